@@ -18,10 +18,12 @@ const cli::ToolInfo kInfo{
          "pig-bench -m tiny-16m --sweep cache.kind=full,streaming --sweep run.context=1Ki-8Ki*2",
          "pig-bench -r pig/bench-llama-3.2-1b --dry-run",
          "pig-bench -m synthetic:llama-3.2-1b --phase linear --sweep run.prefill_chunk=512,2048"},
-    .flags = {{.names = "--phase",
-               .value = "NAME",
-               .text = "phase to measure: prefill, decode, linear, attention or load, repeatable",
-               .key = "bench.phases"}},
+    .flags =
+        {{.names = "--phase",
+          .value = "NAME",
+          .text =
+              "phase to measure: prefill, decode, linear, attention, load or switch, repeatable",
+          .key = "bench.phases"}},
     .upgrade = speculate::upgrade_drafts,
     .formats = cli::kRecordFormats,
     .sweeps = true,

@@ -1,4 +1,4 @@
-// sequoia-bench: the benchmark of magicdec-bench, by the name that recipes of token trees have.
+// sequoia-bench: the benchmark of magicdec-bench, with examples of token trees.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
 #include "tools/bench/bench.h"

@@ -56,7 +56,7 @@ struct AdapterBench {
   nlohmann::ordered_json json() const;
 };
 
-/// Section `bench` of pig-bench.
+/// Keys of section `bench` for the phases of a model.
 struct ModelBench {
   std::vector<ModelPhase> phases = {ModelPhase::prefill, ModelPhase::decode};
   recipe::TokenCount new_tokens{64};
@@ -71,9 +71,9 @@ struct ModelBench {
     v("adapters", adapters, "synthetic adapters of the sequences");
     v("phases", phases, "phases to measure, one record each");
     v("new_tokens", new_tokens, at_least(1).up_to(1 << 20).unit("tokens"),
-      "new tokens of a sequence after run.context; the phase decode then restarts from there");
+      "new tokens of a sequence; phase decode then restarts after run.context");
     v("random_kv", random_kv,
-      "random keys and values in place of prefilled prompts, which saves their time");
+      "random keys and values in place of prefilled prompts, to skip prefill");
     v("min_runs", min_runs, at_least(1).up_to(10000), "minimum number of measured runs");
     v("min_time", min_time, at_least(0), "minimum measured time");
     v("max_time", max_time, at_least(0),

@@ -26,7 +26,8 @@ void add_result(Record& record, const ModelCase& c, const ModelIdentity& model,
 /// processes included.
 void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Device device = {});
 
-/// The table of pig-bench. Failed records show the sizes as they were asked for, and the reason.
+/// The table of a model's phases. Failed records show the sizes as they were asked for, and the
+/// reason.
 RecordView model_view();
 std::vector<std::string> model_row(const Json& record);
 

@@ -175,6 +175,24 @@ std::vector<recipe::Renaming> Context::upgrade_axis(recipe::SweepAxis& axis) con
   list.items = std::move(axis.values);
   std::vector<recipe::Renaming> renamed = recipe::upgrade_keys(one, info.kind);
   axis = {one.entries[0].key, std::move(one.entries[0].value.items)};
+  if (info.upgrade == nullptr) return renamed;
+  std::string key = axis.key;
+  for (recipe::Node& value : axis.values) {
+    recipe::Node nested = recipe::nest(axis.key, value);
+    std::vector<recipe::Renaming> more = info.upgrade(nested, {});
+    if (more.empty()) continue;
+    // A value stays at its key, or has moved to one other.
+    recipe::Node* moved = &nested;
+    if (nested.find_path(axis.key) == nullptr) key.clear();
+    while (key != axis.key && moved->kind == recipe::Node::Kind::map &&
+           moved->entries.size() == 1) {
+      key += (key.empty() ? "" : ".") + moved->entries[0].key;
+      moved = &moved->entries[0].value;
+    }
+    value = key == axis.key ? *nested.find_path(key) : *moved;
+    std::ranges::move(more, std::back_inserter(renamed));
+  }
+  axis.key = key;
   return renamed;
 }
 

@@ -97,7 +97,7 @@ std::optional<Inconclusive> inconclusive(std::span<const Level> levels,
       return Inconclusive{few("refused", s.refused),
                           levels[i].has_budget
                               ? "raise eval.texts, name prompts longer than the budget of "
-                                "draft.cache, or lower that budget"
+                                "spec.draft.cache, or lower that budget"
                               : "raise eval.texts"};
     if (s.accepted < kLeastProposals)
       return Inconclusive{

@@ -25,7 +25,7 @@ struct Level {
   std::string name;                   // before its checks; empty for the outer one
   const LevelTests* tests = nullptr;  // null: its tokens are not seen, as on a GPU
   const speculate::RoundStats* stats = nullptr;
-  bool has_budget = false;  // draft.cache limits what its draft reads
+  bool has_budget = false;  // spec.draft.cache limits what its draft reads
 };
 
 /// Verdicts on sampled texts. The probability that a lossless run fails any of them is at most

@@ -149,8 +149,9 @@ std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
                        "is host, which is not supported with {} policies over one KV cache",
                        s.policies.size())
         .hint(
-            "set it to device, set draft.path to a separate model, or use cache.kind full with "
-            "draft.cache.kind retrieval");
+            "set it to device, set spec.draft.path to a separate model, or use cache.kind full "
+            "with "
+            "spec.draft.cache.kind retrieval");
   if (const Needs needs = needs_of(s.policies[0]); !needs.can_be_hosted)
     throw recipe_error("cache.place", "is host, which is not supported by kind {}", needs.kind)
         .hint("choose kind lsh, hybrid or full, or set it to device");
@@ -166,11 +167,12 @@ std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
         on_host(s.policies[i]) ? nullptr : make_policy(s.policies[i], bounds_of(s, i));
     if (!reader || !reader->hosted())
       throw recipe_error(
-          "draft.cache.kind",
+          "spec.draft.cache.kind",
           "is {}, which does not support a KV cache that the target keeps in host memory",
           recipe::yaml_text(s.policies[i].kind))
           .hint(
-              "choose retrieval, set cache.place to device, or set draft.path to a separate model");
+              "choose retrieval, set cache.place to device, or set spec.draft.path to a separate "
+              "model");
     reader_tokens.push_back(reader->hosted()->most_ranged());
   }
   const recipe::Cache& first = s.policies[0];
@@ -332,14 +334,14 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
             recipe::yaml_text(c.retrieval.rebuild))
             .hint(
                 "set never or a number of tokens, or use self-speculation: spec.draft self with "
-                "draft.cache.kind retrieval");
+                "spec.draft.cache.kind retrieval");
   const auto reads_prompts = [](const auto& c) { return needs_of(c).reads_prompts; };
   if (spec.policies.size() > 1 && std::ranges::any_of(spec.policies, reads_prompts))
     throw recipe_error(
         "cache.prefill",
         "is windowed, but {} policies share the KV cache of the prompt, which must be dense",
         spec.policies.size())
-        .hint("set it to dense, or set draft.path to a separate model");
+        .hint("set it to dense, or set spec.draft.path to a separate model");
   if (!ring_spec(spec).empty()) QueryRing::plan(ring_spec(spec), plan);
   if (wants_scores(spec)) ScoreStore::plan(score_spec(spec), plan);
   for (size_t i = 0; i < spec.policies.size(); ++i)

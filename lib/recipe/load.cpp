@@ -69,7 +69,7 @@ void refuse(const std::vector<Renaming>& renamed) {
     problems.push_back(
         recipe_error(r.origin.text(), "expected keys of recipe version {}, found {}",
                      kSchemaVersion, io::quote(r.old))
-            .hint(fmt::format("write {}, or leave version out: older keys are then read", r.now)));
+            .hint(fmt::format("write {}, or remove version and run --upgrade-recipe FILE", r.now)));
   if (!problems.empty()) throw InvalidRecipe(std::move(problems));
 }
 

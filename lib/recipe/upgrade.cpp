@@ -20,7 +20,7 @@ constexpr RenamedKey kRenamed[] = {
     {"spec.draft.verify", "spec.draft.inner_verify"},
     {"spec.draft.sparse.weigh", "spec.draft.sparse.weighted"},
     {"bench.drafts.sparse.weigh", "bench.drafts.sparse.weighted"},
-    {"bench.rounds", "bench.speculate"},
+    {"bench.rounds", "bench.speculate", "draft-acceptance"},
     {"bench.predict", "bench.predict", "", "beside", "also"},
     {"bench.hardware.round", "bench.hardware.step"},
     {"bench.hardware.reduction", "bench.hardware.all_reduce"},

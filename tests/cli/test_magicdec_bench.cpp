@@ -198,7 +198,18 @@ TEST_SUITE("cli/magicdec-bench") {
     fails({"--predict", "--sweep", "bench.budget=512,20"}, 3,
           "cache.snapkv.budget: 20 tokens hold only the window of 32 and 4 sinks");
     fails(drafts("{name: a, cache: {kind: lsh}, budget: 512}"), 3,
-          "'a' has a budget, but its policy lsh reads no fixed number of tokens");
+          "'a' has a budget, which cache.kind lsh does not support");
+    fails(drafts("{name: a, cache: {kind: snapkv}, window: 8}"), 3,
+          "bench.drafts.window is the older name of bench.drafts.cache.recent, and cache is set");
+    fails({"--predict", "-s", "bench.drafts=[{name: a, cache: {kind: snapkv}, alpha: .5}]", "-s",
+           "bench.budget=128"},
+          3, "bench.budget: sets the budget of drafts that have one, but none has; add budget");
+    fails(drafts("{name: a, kind: nested, self: b}"), 3,
+          "expected a draft of kind self, without weights, as self, found 'b', which is not in");
+    fails({"--predict", "-s", "bench.phases=[decode]"}, 3,
+          "bench.phases: decode cannot be calculated; set bench.phases=[]");
+    fails({"--predict", "--sweep", "bench.predict=only,also"}, 3,
+          "bench.predict: only cannot be swept together with other values");
     fails(drafts("{name: a, cache: {kind: lsh}, alpha: .5}"), 3,
           "'a' has cache.kind lsh, whose costs are not known");
     fails(drafts("{name: a, kind: selfish}"), 3,

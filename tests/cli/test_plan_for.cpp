@@ -139,10 +139,11 @@ TEST_SUITE("cli/plan_for") {
       flags.insert(flags.end(), {"-s", "draft.path=", "-s", "spec.draft=self"});
       const Outcome self = run_without_gpu(program(tool), flags);
       CHECK(self.status == 3);
-      CHECK(has(self.err,
-                "cache.place: is host, which is not supported with 2 policies over one KV cache\n  "
-                "hint: set it to device, set draft.path to a separate model, or use cache.kind "
-                "full with draft.cache.kind retrieval\n"));
+      CHECK(
+          has(self.err,
+              "cache.place: is host, which is not supported with 2 policies over one KV cache\n  "
+              "hint: set it to device, set spec.draft.path to a separate model, or use cache.kind "
+              "full with spec.draft.cache.kind retrieval\n"));
       flags.insert(flags.end(), {"-s", "cache.kind=full", "-s", "cache.attend=gpu", "-s",
                                  "draft.cache.kind=retrieval"});
       const Outcome chunks = run_without_gpu(program(tool), flags);
@@ -158,7 +159,7 @@ TEST_SUITE("cli/plan_for") {
         CHECK(has(refused.err, "draft.cache.kind: is " + kind +
                                    ", which does not support a KV cache that the target keeps in "
                                    "host memory\n  hint: choose retrieval, set cache.place to "
-                                   "device, or set draft.path to a separate model\n"));
+                                   "device, or set spec.draft.path to a separate model\n"));
       }
       flags.insert(flags.end(), {"-s", "cache.resident_layers=100"});
       const Outcome beyond = run_without_gpu(program(tool), flags);

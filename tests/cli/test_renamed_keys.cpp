@@ -124,7 +124,7 @@ TEST_SUITE("cli/renamed-keys") {
     CHECK(refused.status == 3);
     CHECK(has(refused.err, mixed + ":3:3: expected keys of recipe version 2, found "
                                    "'spec.most_gamma'"));
-    CHECK(has(refused.err, "write spec.max_gamma, or leave version out"));
+    CHECK(has(refused.err, "write spec.max_gamma, or remove version and run"));
     const std::string both =
         folder.write("both.yaml", "spec: {most_gamma: 9, max_gamma: 8}\n").string();
     CHECK(has(run("magicdec-bench", {"-r", both, "--check"}).err, "set only one of them"));

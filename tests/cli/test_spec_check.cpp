@@ -181,7 +181,7 @@ TEST_SUITE("cli/spec-check") {
     CHECK(has(run.err, "warning: inconclusive: in sampled texts speculation refused 0 of "));
     CHECK(has(run.err,
               "expected at least 200; raise eval.texts, name prompts longer than the "
-              "budget of draft.cache, or lower that budget"));
+              "budget of spec.draft.cache, or lower that budget"));
     const Json record = Json::parse(run.out);
     CHECK(record["status"] == "inconclusive");
     const Json& quality = record["quality"];

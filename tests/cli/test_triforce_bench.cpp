@@ -117,7 +117,8 @@ TEST_SUITE("cli/magicdec-bench/nested") {
             "bench.drafts: 'n' is nested: expected a draft of kind model or ngram as small, found "
             "'tiny'");
     refused(drafts(small + ", {name: n, kind: nested, self: small, small: small}"),
-            "bench.drafts: 'n' is nested: expected a draft of kind self as self, found 'small'");
+            "bench.drafts: 'n' is nested: expected a draft of kind self, without weights, as self, "
+            "found 'small' of kind model");
     const std::string text = "{name: text, kind: ngram}",
                       by_text = "{name: n, kind: nested, self: retrieval, small: text}";
     refused(drafts(self + ", " + text +
@@ -129,7 +130,7 @@ TEST_SUITE("cli/magicdec-bench/nested") {
             "spec.inner_verify: block needs sampled draft tokens, but 'text' is prompt lookup; "
             "set match or auto");
     refused(drafts("{name: a, kind: auto}"),
-            "bench.drafts: 'a' is of kind auto, which only triforce-generate supports");
+            "bench.drafts: 'a' is of kind auto, which only generation supports");
     refused({"-s", "bench.predict=only", "-s", "bench.hardware.card=h200"},
             "bench.drafts: 'nested' is nested, which bench.predict=only does not support; leave "
             "one of them out");

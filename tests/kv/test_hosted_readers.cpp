@@ -487,7 +487,7 @@ TEST_SUITE("kv/hosted_readers") {
           recipe::CacheKind::quest, recipe::CacheKind::lsh, recipe::CacheKind::hybrid})
       CHECK_THROWS_WITH_AS(
           plan_of({host, sparse_cache(kind)}),
-          ("draft.cache.kind: is " + recipe::yaml_text(kind) +
+          ("spec.draft.cache.kind: is " + recipe::yaml_text(kind) +
            ", which does not support a KV cache that the target keeps in host memory")
               .c_str(),
           Error);

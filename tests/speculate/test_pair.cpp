@@ -43,10 +43,11 @@ TEST_SUITE("speculate/pair") {
     CHECK_NOTHROW(check_vocabularies(padded("tiny-16m", n + 128), padded("tiny-2m", n + 64)));
     const std::string text = input_error_text(
         [&] { check_vocabularies(padded("tiny-16m", n), padded("tiny-2m", n - 1)); });
-    CHECK(text ==
-          fmt::format(
-              "draft.path: token {} of tiny-16m does not exist in tiny-2m, which has {} tokens",
-              n - 1, n - 1));
+    CHECK(
+        text ==
+        fmt::format(
+            "spec.draft.path: token {} of tiny-16m does not exist in tiny-2m, which has {} tokens",
+            n - 1, n - 1));
   }
 
   TEST_CASE("rows of logits take the target's width, and ids the draft's") {

@@ -64,7 +64,7 @@ BenchEngines::Model* BenchEngines::model_of(const speculate::NamedDraft& draft) 
       others_, [&](const auto& m) { return m->path == of.path.value && m->weights == of.weights; });
   if (known != others_.end()) return known->get();
   Model other{.path = of.path.value, .weights = draft.weights, .files = sizer_.open_draft(of)};
-  speculate::check_vocabularies(target_.files, other.files);
+  speculate::check_vocabularies(target_.files, other.files, "bench.drafts");
   if (!model::reads_any_length(other.files.config, draft.cache_at(sizes_.context), "bench.drafts"))
     check_context(other.files, sizes_, "bench.drafts");
   others_.push_back(std::make_unique<Model>(std::move(other)));

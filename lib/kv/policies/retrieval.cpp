@@ -46,7 +46,7 @@ class RetrievalPolicy final : public SelectingPolicy, public HostedIndex {
         throw recipe_error(
             "cache.dense_layers",
             "layer {} reads all keys in every draft step, but they are in host memory", layer)
-            .hint("remove dense_layers from draft.cache, or set cache.place to device");
+            .hint("remove dense_layers from spec.draft.cache, or set cache.place to device");
     copies_.emplace(keys_, spec_.chunk, bounds);
     by_layers_.resize(slots_.size());
   }

@@ -15,7 +15,7 @@ namespace tandem::speculate {
 /// errors   kind input at `where`: tokens that differ; sizes that differ without tokenizers that tell
 ///          why
 void check_vocabularies(const decode::ModelFiles& target, const decode::ModelFiles& draft,
-                        const std::string& where = "draft.path");
+                        const std::string& where = "spec.draft.path");
 
 /// A draft's logits as rows of the target's vocabulary: a token that only the draft has is left out
 /// of the distribution that children are drawn from, one that it lacks has no chance in it.

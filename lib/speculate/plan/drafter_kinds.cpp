@@ -63,6 +63,8 @@ constexpr DrafterKind kKinds[] = {
     {DraftKind::automatic, true, true, 0, engines_of_nested, no_rounds},
 };
 
+static_assert(std::size(kKinds) == enum_names(DraftKind{}).size());
+
 }  // namespace
 
 const DrafterKind& drafter_kind(DraftKind kind) {

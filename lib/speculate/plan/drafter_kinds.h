@@ -9,7 +9,7 @@ namespace tandem::speculate {
 
 struct Draft;
 
-/// Proposals of a draft, settled by a recipe and measurements.
+/// A draft's proposals, as the recipe and measurements decide them.
 struct Proposal {
   /// The largest tree, with a nested draft that of an inner step; n tokens of a lookup are a chain.
   TokenTree tree = chain_tree(1);

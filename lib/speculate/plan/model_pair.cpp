@@ -46,9 +46,9 @@ void PairSection::Other::check(recipe::Problems& p) const {
   const bool is_known = kind == DraftKind::model || (kind == DraftKind::self && copies_target());
   if (!is_known)
     p.field("kind",
-            "spec.draft: expected kind model, or self with weights int8, int4 or fp8, found {}; "
-            "measure other drafts with magicdec-acceptance",
-            recipe::yaml_text(kind));
+            "spec.draft: expected kind model, or self with weights int8, int4 or fp8, found {}{}; "
+            "measure other drafts with magicdec-acceptance or magicdec-bench",
+            recipe::yaml_text(kind), kind == DraftKind::self ? " without weights" : "");
 }
 
 ModelPair::ModelPair(const recipe::Model& model, const recipe::Run& run, const EngineUse& use,

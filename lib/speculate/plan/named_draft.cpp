@@ -76,20 +76,27 @@ namespace {
 /// A nested draft is measured with the two that it is made of.
 void check_nested(const NamedDraft& nested, const std::vector<NamedDraft>& drafts,
                   recipe::Problems& p) {
-  const auto is_there = [&](const std::string& name, DraftKind kind) {
-    return std::ranges::any_of(
-        drafts, [&](const NamedDraft& d) { return d.name == name && d.kind == kind; });
+  const auto named = [&](const std::string& name) {
+    const auto found = std::ranges::find(drafts, name, &NamedDraft::name);
+    return found != drafts.end() ? &*found : nullptr;
   };
-  if (!is_there(nested.self, DraftKind::self))
+  const NamedDraft *self = named(nested.self), *small = named(nested.small);
+  const auto found = [](const NamedDraft* d, const std::string& name) {
+    return name.empty()   ? std::string("none")
+           : d == nullptr ? fmt::format("'{}', which is not in the list", name)
+                          : fmt::format("'{}' of kind {}", name, recipe::yaml_text(d->kind));
+  };
+  if (self == nullptr || !self->shares_cache())
     p.field("drafts",
-            "bench.drafts: '{}' is nested: expected a draft of kind self as self, found '{}'",
-            nested.name, nested.self);
-  const bool looks_up = is_there(nested.small, DraftKind::ngram);
-  if (!looks_up && !is_there(nested.small, DraftKind::model))
+            "bench.drafts: '{}' is nested: expected a draft of kind self, without weights, as "
+            "self, found {}",
+            nested.name, found(self, nested.self));
+  const bool looks_up = small != nullptr && small->kind == DraftKind::ngram;
+  if (!looks_up && (small == nullptr || small->kind != DraftKind::model))
     p.field("drafts",
             "bench.drafts: '{}' is nested: expected a draft of kind model or ngram as small, found "
-            "'{}'",
-            nested.name, nested.small);
+            "{}",
+            nested.name, found(small, nested.small));
   if (looks_up && !nested.tree.empty())
     p.field("drafts",
             "bench.drafts: '{}' has a tree, but '{}' is prompt lookup; leave tree out, or name a "
@@ -102,10 +109,11 @@ void check_budget(const NamedDraft& draft, recipe::Problems& p) {
   const recipe::Cache& c = draft.cache;
   const auto choice = key_choice(c, 1);
   if (!choice || c.kind == recipe::CacheKind::full) {
-    p.field("drafts",
-            "bench.drafts: '{}' has a budget, but its policy {} reads no fixed number of tokens; "
-            "leave budget out",
-            draft.name, recipe::yaml_text(c.kind));
+    p.field(
+        "drafts",
+        "bench.drafts: '{}' has a budget, which cache.kind {} does not support; leave it out, or "
+        "choose streaming, snapkv, quest, topk, retrieval or verified",
+        draft.name, recipe::yaml_text(c.kind));
     return;
   }
   const bool has_recent = c.kind == recipe::CacheKind::quest || c.kind == recipe::CacheKind::topk;
@@ -126,7 +134,12 @@ void check_budget(const NamedDraft& draft, recipe::Problems& p) {
 
 }  // namespace
 
-void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
+void check_drafts(const std::vector<NamedDraft>& drafts, std::string_view sweep,
+                  recipe::Problems& p) {
+  if (!sweep.empty() &&
+      std::ranges::none_of(drafts, [](const NamedDraft& d) { return d.budget.has_value(); }))
+    p.field(sweep, "bench.{}: sets the budget of drafts that have one, but none has; add budget",
+            sweep);
   if (drafts.empty()) p.field("drafts", "bench.drafts: expected at least one, found none");
   std::set<std::string> names;
   for (const NamedDraft& d : drafts) {
@@ -139,10 +152,11 @@ void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p) {
     if (d.budget) check_budget(d, p);
     if (d.kind == DraftKind::nested) check_nested(d, drafts, p);
     if (d.kind == DraftKind::automatic)
-      p.field("drafts",
-              "bench.drafts: '{}' is of kind auto, which only triforce-generate supports; list the "
-              "kinds to compare",
-              d.name);
+      p.field(
+          "drafts",
+          "bench.drafts: '{}' is of kind auto, which only generation supports; list the kinds to "
+          "compare",
+          d.name);
   }
 }
 

@@ -54,7 +54,9 @@ struct NamedDraft : DraftSection {
 };
 
 /// Refuses drafts of one name or without what their kind needs.
-void check_drafts(const std::vector<NamedDraft>& drafts, recipe::Problems& p);
+/// sweep    the key that sweeps their budgets, if it is set
+void check_drafts(const std::vector<NamedDraft>& drafts, std::string_view sweep,
+                  recipe::Problems& p);
 
 /// What records say of it.
 nlohmann::ordered_json draft_json(const NamedDraft& draft);

@@ -1,7 +1,12 @@
 #include "speculate/plan/upgrade.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
+#include <utility>
+
+#include "base/error.h"
 
 namespace tandem::speculate {
 namespace {
@@ -62,6 +67,13 @@ void put(Node& tree, std::string_view key, Node value, bool optional = false) {
   merge(tree, std::move(nested));
 }
 
+/// errors   kind recipe: a recipe has a key under both names
+void refuse_both(const Node& tree, std::string_view old, std::string_view now, const Node& value) {
+  if (tree.find_path(now) != nullptr)
+    throw recipe_error(value.origin.text(), "{} is the older name of {}", old, now)
+        .hint("set only one of them");
+}
+
 /// `section: word` becomes `section: {kind: word}`.
 void spell_out(Node& tree, std::string_view section) {
   Node* spec = tree.find("spec");
@@ -97,17 +109,37 @@ void upgrade_draft(Node& item, std::vector<recipe::Renaming>& renamed) {
   const Node* kind_node = item.find("kind");
   const std::string kind = kind_node != nullptr ? kind_node->scalar : "self";
   const bool has_policy = kind == "self" || kind == "model";
-  const bool is_old = std::ranges::any_of(item.entries, [](const Node::Entry& e) {
-    constexpr std::string_view kOld[] = {"keys",  "sinks", "window", "refresh",
-                                         "scale", "page",  "ngram"};
-    return std::ranges::find(kOld, e.key) != std::end(kOld);
-  });
-  if (!is_old && (!has_policy || item.find("cache") != nullptr)) return;
-  if (is_old)
-    renamed.push_back({"bench.drafts: keys, ngram", "cache.kind, longest", item.origin});
-  else
-    renamed.push_back(
-        {"bench.drafts without cache", "cache: {kind: streaming}, budget: 512", item.origin});
+  constexpr std::pair<std::string_view, std::string_view> kOld[] = {
+      {"keys", "cache.kind"},
+      {"sinks", "cache.sinks"},
+      {"window", "cache.recent"},
+      {"refresh", "cache.snapkv.refresh"},
+      {"scale", "cache.snapkv.scale"},
+      {"page", "cache.retrieval.chunk"},
+      {"ngram", "longest"}};
+  const Node* own = item.find("cache");
+  if (own != nullptr && own->kind == Node::Kind::null) own = nullptr;
+  const Node* name = item.find("name");
+  const size_t n_renamed = renamed.size();
+  for (const auto& [old, now] : kOld)
+    if (item.find(old) != nullptr)
+      renamed.push_back(
+          {"bench.drafts." + std::string(old), "bench.drafts." + std::string(now), item.origin});
+  const size_t n_old = renamed.size() - n_renamed;
+  // A record of version 1 has all keys: those of the policy did not count next to a cache.
+  if (own != nullptr && n_old > 0 && n_old < std::size(kOld))
+    throw recipe_error(item.origin.text(), "{} is the older name of {}, and cache is set, too",
+                       renamed.back().old, renamed.back().now)
+        .hint("set only one of them");
+  if (n_old == 0) {
+    const bool copies = kind == "self" && item.find("weights") != nullptr;
+    if (!has_policy || copies || item.find("cache") != nullptr) return;
+    const Node* budget = item.find("budget");
+    renamed.push_back({fmt::format("draft '{}' without cache", name != nullptr ? name->scalar : ""),
+                       fmt::format("cache: {{kind: streaming}}, budget: {}",
+                                   budget != nullptr ? budget->scalar : "512"),
+                       item.origin});
+  }
   const auto keys = take_own(item, "keys"), sinks = take_own(item, "sinks"),
              window = take_own(item, "window"), refresh = take_own(item, "refresh"),
              scale = take_own(item, "scale"), page = take_own(item, "page"),
@@ -162,8 +194,11 @@ std::vector<recipe::Renaming> upgrade_pair(Node& over, const Node& /*base*/) {
   for (const Renamed& row : kRenamed)
     if (row.old.starts_with("draft."))
       if (std::optional<Node> value = take(over, row.old)) {
+        const Node* sparse = value->find("kind");
+        refuse_both(over, row.old, row.now, *value);
         renamed.push_back({std::string(row.old), std::string(row.now), value->origin});
-        put(over, row.now, std::move(*value), row.old == "draft.sparse");
+        put(over, row.now, std::move(*value),
+            row.old == "draft.sparse" && (sparse == nullptr || sparse->scalar == "none"));
       }
   return renamed;
 }
@@ -199,7 +234,9 @@ std::vector<recipe::Renaming> upgrade_spec(Node& over, const Node& base) {
     renamed.push_back({std::string(row.old), std::string(moves ? now : "spec.shape.kind"), origin});
     // An empty path names nothing, for any kind.
     const bool is_empty = value->scalar.empty() && value->items.empty() && value->entries.empty();
-    if (moves) put(over, now, std::move(*value), row.ignored || is_empty);
+    if (!moves) continue;
+    refuse_both(over, row.old, now, *value);
+    put(over, now, std::move(*value), row.ignored || is_empty);
   }
   // Prompt lookup proposes chains: a tree that was named for other drafts is of no use to it.
   const Node* kind = over.find_path("spec.draft.kind");

@@ -18,7 +18,8 @@ class Bench : public DraftSweep<PointRun> {
   int run();
 
  private:
-  bool predicts_only() const { return points_.front().recipe.bench.predict == PredictMode::only; }
+  /// errors   kind recipe: only some of the points are calculated
+  bool predicts_only() const;
   int plan_predictions();
   int run_predictions();
   int plan_phases();
@@ -28,7 +29,7 @@ class Bench : public DraftSweep<PointRun> {
   double n_done_ = 0;  // phases, those of earlier runs included
 };
 
-/// A program that measures phases or drafts unless recipes say otherwise.
+/// A program with its defaults: kDrafts compares drafts, else it measures prefill and decode.
 template <bool kDrafts>
 struct BenchTool : Bench {
   struct Recipe : BenchRecipe {

@@ -27,17 +27,19 @@ void BenchSection::check(recipe::Problems& p) const {
   if (random_kv && !has(bench::ModelPhase::decode) && drafts.empty())
     p.field("random_kv",
             "bench.random_kv: needs the phase decode, which bench.phases lacks: add it");
+  if (predict == PredictMode::only && !phases.empty())
+    p.field("phases",
+            "bench.phases: {} cannot be calculated; set bench.phases=[], or leave "
+            "bench.predict out",
+            bench::phase_name(phases.front()));
   if (drafts.empty()) return;
   if (new_tokens.value < 2)
     p.field("new_tokens", "bench.new_tokens: expected at least 2 with drafts, found {}",
             new_tokens.value);
-  if (predict == PredictMode::only && !phases.empty())
-    p.field("phases", "bench.phases: {} cannot be calculated; leave phases empty, or predict out",
-            bench::phase_name(phases.front()));
   if (predict == PredictMode::only && !hardware.complete())
     p.field("hardware",
             "bench.hardware: expected a GPU (h200, a100-80, ...), or read_gbps and bf16_tflops");
-  speculate::check_drafts(budgeted(), p);
+  speculate::check_drafts(budgeted(), budget ? "budget" : "", p);
   for (const speculate::NamedDraft& d : drafts)
     if (predict == PredictMode::only && d.kind == speculate::DraftKind::nested)
       p.field("drafts",

@@ -73,7 +73,7 @@ struct BenchSection : bench::ModelBench {
       "calculation of times and speed-ups: no, only, or next to measured ones (the default), which "
       "also times forwards over trees");
     v("budget", budget, at_least(1).unit("tokens"),
-      "KV budget of every sparse draft, for sweeps. null = each draft's budget");
+      "KV budget of all drafts that set budget, for sweeps. null = as each draft sets it");
     v("speedup", speedup, recipe::above(0),
       "target speed-up for the smallest useful acceptance rate and the critical context");
     v("batches", batches, recipe::between(1, 10000), "number of measured batches of prompts");
@@ -108,7 +108,7 @@ struct BenchRecipe {
     v("model", model, "target model");
     v("cache", cache, "KV cache and attention policy of the target, with or without drafts");
     v("spec", spec, "drafting and verification");
-    v("bench", bench, "drafts to compare and the machine of the calculation");
+    v("bench", bench, "phases to measure, drafts to compare, and the machine of the calculation");
     v("data", data, "text whose windows are the prompts");
     v("run", run, "device, threads, seed, batch size and context length");
     v("sampling", sampling, "sampling");

@@ -264,6 +264,15 @@ int Bench::plan_phases() {
   return status;
 }
 
+bool Bench::predicts_only() const {
+  const auto only = [](const Point& p) { return p.recipe.bench.predict == PredictMode::only; };
+  const bool all = std::ranges::all_of(points_, only);
+  if (!all && std::ranges::any_of(points_, only))
+    throw recipe_error("bench.predict", "only cannot be swept together with other values")
+        .hint("run the tool once to calculate and once to measure");
+  return all;
+}
+
 int Bench::print_plan() {
   if (predicts_only()) return plan_predictions();
   const auto has_phases = [](const Point& p) { return !p.recipe.bench.phases.empty(); };

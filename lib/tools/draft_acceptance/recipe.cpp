@@ -35,7 +35,7 @@ std::vector<speculate::NamedDraft> AcceptanceBench::all_drafts() const {
 }
 
 void AcceptanceBench::check(recipe::Problems& p) const {
-  speculate::check_drafts(all_drafts(), p);
+  speculate::check_drafts(all_drafts(), budgets.empty() ? "" : "budgets", p);
   for (const speculate::NamedDraft& d : drafts) {
     if (!d.proposes_by_model() && d.kind != speculate::DraftKind::nested)
       p.field("drafts",

@@ -57,8 +57,8 @@ struct AcceptanceBench {
       "drafts to measure, a list of {name: NAME, kind: ..., ...}. Supported are nested drafts, and "
       "linear drafts of kind self or model");
     v("budgets", budgets, at_least(1).unit("tokens"),
-      "KV budgets to measure each sparse draft at, also within nested drafts, empty = the draft's "
-      "budget");
+      "KV budgets for all drafts that set budget, also within nested drafts, empty = as each draft "
+      "sets it");
     v("temperatures", temperatures, at_least(0),
       "softmax temperatures of target and draft, 0 = greedy");
     v("prompts", prompts,

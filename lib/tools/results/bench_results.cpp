@@ -194,9 +194,7 @@ int print_records_of(cli::Context& cx, const std::filesystem::path& path,
   constexpr const char* kWritten = "name a file that a run wrote with -o or --format jsonl";
   size_t whole = 0;
   try {
-    const bool is_raw = cx.format().starts_with("json");
-    whole = for_each_record(path, text, cx, views, [&](const Json& written) {
-      const Json record = is_raw ? written : present(cx, written);
+    whole = for_each_record(path, text, cx, views, [&](const Json& record) {
       if (at(record, "/status") == "ok") measured.insert(name_of(record));
       records.push_back(record);
     });
