@@ -33,5 +33,5 @@ const cli::ToolInfo kInfo{
 }  // namespace
 
 int main(int argc, char** argv) {
-  return cli::run_tool<tools::BenchTool<false>>(kInfo, argc, argv);
+  return cli::run_tool<tools::BenchTool<tools::BenchWork::phases>>(kInfo, argc, argv);
 }

@@ -26,4 +26,6 @@ const cli::ToolInfo kInfo{
 
 }  // namespace
 
-int main(int argc, char** argv) { return cli::run_tool<tools::BenchTool<true>>(kInfo, argc, argv); }
+int main(int argc, char** argv) {
+  return cli::run_tool<tools::BenchTool<tools::BenchWork::drafts>>(kInfo, argc, argv);
+}

@@ -110,7 +110,7 @@ inline unsigned lists_of(const AttendListsParams& p) {
   return static_cast<unsigned>((p.rows.end - p.rows.begin) * (p.n_heads / p.lists.heads));
 }
 
-/// By tensor cores: bf16, rows of at most 128 elements, a multiple of eight.
+/// Attends by tensor cores: bf16, rows of at most 128 elements, a multiple of eight.
 bool attend_lists_mma_takes(const AttendListsParams&);
 /// split    most keys of a part
 void attend_lists_mma(const AttendListsParams&, int parts, int split, Stream);

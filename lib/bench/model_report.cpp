@@ -205,7 +205,7 @@ void add_memory(Record& record, const MemoryPlan& plan, size_t peak_bytes, Devic
 
 RecordView model_view() {
   using io::Align;
-  return {.tools = kBenchTools,
+  return {.tools = bench_tools(),
           .takes = is_of_phase,
           .columns = {{"model", Align::left},
                       {"context"},

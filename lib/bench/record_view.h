@@ -12,8 +12,9 @@ namespace tandem::bench {
 using Json = nlohmann::ordered_json;
 
 /// The programs that measure phases of models and drafts.
-inline const std::vector<std::string_view> kBenchTools = {"pig-bench", "magicdec-bench",
-                                                          "sequoia-bench"};
+inline std::vector<std::string_view> bench_tools() {
+  return {"pig-bench", "magicdec-bench", "sequoia-bench"};
+}
 
 /// How records of one kind become rows of a table.
 struct RecordView {

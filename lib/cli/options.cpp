@@ -224,8 +224,8 @@ std::vector<Flag> common_flags(const ToolInfo& info) {
   if (info.schema != nullptr)
     flags.push_back({"--upgrade-recipe", "FILE",
                      info.upgrade == nullptr
-                         ? "print a recipe file with present key names"
-                         : "print a recipe file with present key names. Comments in sections that "
+                         ? "print a recipe file with current key names"
+                         : "print a recipe file with current key names. Comments in sections that "
                            "change form are lost"});
   flags.push_back({"--overwrite", "",
                    info.keeps_folder ? "start again in a folder that contains a run"

@@ -72,7 +72,7 @@ class Haystack {
   Ids ids_;  // of the file
 };
 
-/// What a task asks, as text.
+/// A task's question and answer, as text.
 struct Quiz {
   std::vector<std::string> needles;  // in the order in which they shall stand
   std::string question, answer_prefix, answer;

@@ -82,7 +82,7 @@ void cross_entropy(const CrossEntropyArgs& args, Stream stream = {});
 /// Rows by the token that each is of.
 struct TokenRows {
   explicit TokenRows(std::span<const int32_t> tokens);
-  /// Of `lists`, at most.
+  /// The largest number of tokens in `lists`.
   static size_t most_numbers(size_t n_rows) { return 3 * n_rows + 1; }
 
   int n_tokens = 0;  // that differ

@@ -216,8 +216,8 @@ struct Retrieval {
       "most recent tokens that are read regardless of score, part of budget");
     v("rebuild", rebuild,
       "time of a new selection: never (only when the budget is full), N (every N tokens), or "
-      "alpha<T (when acceptance falls below T). alpha<T is supported only in draft.cache with "
-      "spec.draft: self");
+      "alpha<T (when acceptance falls below T). alpha<T is supported only in spec.draft.cache with "
+      "kind self");
   }
   void check(Problems& p) const;
 };
@@ -332,7 +332,7 @@ struct Cache {
     v("prefill", prefill,
       "prefill attention: dense, or windowed (only with kind: streaming), which bounds memory by "
       "the window. Without sinks or with reposition, windowed also bounds the context that "
-      "draft.path must be trained for");
+      "spec.draft.path must be trained for");
     v("dense_layers", dense_layers, at_least(0),
       "layers with full attention under any policy. Not used by full and streaming. Used by "
       "snapkv, verified and retrieval only if set");
@@ -344,8 +344,8 @@ struct Cache {
     v("snapkv", snapkv,
       "selection by the last queries of the prompt, once for the text, for kind: snapkv");
     v("verified", verified,
-      "selection by each verification, for kind: verified. Only in draft.cache with spec.draft: "
-      "self");
+      "selection by each verification, for kind: verified. Only in spec.draft.cache with "
+      "kind self");
     v("retrieval", retrieval, "selection of chunks by their mean keys, for kind: retrieval");
   }
   void check(Problems& p) const;

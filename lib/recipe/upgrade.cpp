@@ -130,7 +130,7 @@ Node node_of(const nlohmann::json& json, const Origin& origin) {
     node.kind = Node::Kind::list;
     for (const auto& item : json) node.items.push_back(node_of(item, origin));
   } else if (!json.is_null()) {
-    // Without quotes, as words in place of numbers are: never, none.
+    // Words that stand for numbers (never, none) have no quotes.
     node = scalar_node(json.is_string() ? json.get<std::string>() : json.dump(), origin);
   }
   return node;

@@ -40,9 +40,9 @@ std::string sentencepiece_model(std::span<const SentencePiece> pieces, bool dumm
 /// The same model with normalizer_spec.add_dummy_prefix = false.
 std::string without_dummy_prefix(std::string model);
 
-/// Whether the character map of a SentencePiece model can be followed for any text: the library
-/// looks at no bound. It is a 4-byte size, a Darts-clone double array of that many bytes, then
-/// zero-terminated replacement texts, at which the array's values point.
+/// Returns true if the character map of a SentencePiece model can be followed for any text: the
+/// library checks no bound. It is a 4-byte size, a Darts-clone double array of that many bytes,
+/// then zero-terminated replacement texts, at which the array's values point.
 bool is_sound_character_map(std::string_view map);
 
 }  // namespace tandem::text

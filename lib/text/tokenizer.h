@@ -28,7 +28,8 @@ struct IdList {
   size_t at_least = 0;    // ids that the text has, once that is known to be above `most`; else 0
   size_t bytes_done = 0;  // of the part that was read last when it became known
 
-  /// Whether the limit holds these ids and `n_more`, which the bytes after `n_done` have at least.
+  /// Returns true if the limit holds these ids and the `n_more` that the bytes after `n_done` have
+  /// at least.
   bool admit(size_t n_done, size_t n_more) {
     if (ids.size() <= most && n_more <= most - ids.size()) return true;
     at_least = ids.size() + n_more;

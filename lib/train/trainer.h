@@ -22,7 +22,7 @@ struct Schedule {
   bool from_zero = true;   // the first step of a warm-up has rate 0, as in transformers
   double least_share = 0;  // of the rate, where it ends
 
-  /// Of a step after `done` ones.
+  /// Returns the rate of the step after `done` ones.
   double at(int64_t done) const;
 };
 

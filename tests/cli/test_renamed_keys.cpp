@@ -130,6 +130,32 @@ TEST_SUITE("cli/renamed-keys") {
     CHECK(has(run("magicdec-bench", {"-r", both, "--check"}).err, "set only one of them"));
   }
 
+  TEST_CASE("sweeps over keys that have moved, and keys under both names") {
+    const Outcome moved =
+        run("sequoia-tree-search", {"--measure", "-m", "tiny-16m", "--sweep",
+                                    "draft.path=tiny-2m,tiny-16m", "--print-recipe=diff"});
+    CHECK(moved.status == 0);
+    CHECK(has(moved.out, "spec.draft.path: [tiny-2m, tiny-16m]"));
+    const Outcome drafts = run("magicdec-bench", {"-m", "tiny-16m", "--sweep",
+                                                  "bench.drafts=[{name: a, keys: snapkv}],"
+                                                  "[{name: b, kind: ngram, ngram: 5}]",
+                                                  "--print-recipe=diff"});
+    CHECK(drafts.status == 0);
+    CHECK(has(drafts.out, "cache: {kind: snapkv}, budget: 512"));
+    CHECK(has(drafts.out, "longest: 5"));
+    const TemporaryFolder folder;
+    const auto refused = [&](const std::string& text, const std::string& says) {
+      const Outcome out =
+          run("sequoia-acceptance", {"-r", folder.write("both.yaml", text).string(), "--check"});
+      CAPTURE(out.err);
+      CHECK(out.status == 3);
+      CHECK(has(out.err, says));
+    };
+    refused("draft: {path: tiny-2m}\nspec: {draft: {path: tiny-16m}}\n",
+            "draft.path is the older name of spec.draft.path\n  hint: set only one of them");
+    refused("draft: {path: tiny-2m, sparse: {kind: cats}}\n", "kind model has no key 'sparse'");
+  }
+
   TEST_CASE("runs that 037eef9 began go on by present keys: what is done is not done again") {
     const TemporaryFolder folder;
     const std::filesystem::path begun = tandem::test::source_dir() / "tests/data/version-1";

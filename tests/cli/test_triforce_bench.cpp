@@ -119,6 +119,9 @@ TEST_SUITE("cli/magicdec-bench/nested") {
     refused(drafts(small + ", {name: n, kind: nested, self: small, small: small}"),
             "bench.drafts: 'n' is nested: expected a draft of kind self, without weights, as self, "
             "found 'small' of kind model");
+    refused(drafts("{name: copy, kind: self, weights: int8}, " + small +
+                   ", {name: n, kind: nested, self: copy, small: small}"),
+            "expected a draft of kind self, without weights, as self, found 'copy' of kind self");
     const std::string text = "{name: text, kind: ngram}",
                       by_text = "{name: n, kind: nested, self: retrieval, small: text}";
     refused(drafts(self + ", " + text +

@@ -27,7 +27,7 @@ void check_context(const decode::ModelFiles& files, const BenchSizes& sizes, con
 BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cache,
                            const recipe::Run& run, const BenchSizes& sizes,
                            const decode::RunContext& cx)
-    : sizes_(sizes), sizer_(model, run, {cache}, cx) {
+    : of_target_(model), sizes_(sizes), sizer_(model, run, {cache}, cx) {
   speculate::check_reads_trees("cache.kind", "", cache);
   target_ = {.path = model.path.value,
              .weights = model.weights,
@@ -58,7 +58,8 @@ BenchEngines::Model* BenchEngines::model_of(const speculate::NamedDraft& draft) 
   if (draft.shares_cache()) return &target_;
   if (!draft.proposes_by_model()) return nullptr;
   recipe::Model of;
-  of.path.value = draft.copies_target() ? target_.path : draft.path.value;
+  of.path = draft.path;
+  if (draft.copies_target()) of = of_target_;
   of.weights = draft.weights;
   const auto known = std::ranges::find_if(
       others_, [&](const auto& m) { return m->path == of.path.value && m->weights == of.weights; });

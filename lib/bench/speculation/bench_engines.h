@@ -98,6 +98,7 @@ class BenchEngines {
   void admit(const std::string& name, Model* model, const speculate::TreeRoom& room);
   MemoryPlan plan_all(const decode::Savings& savings);
 
+  recipe::Model of_target_;
   BenchSizes sizes_;
   decode::EngineSizer sizer_;
   Model target_;

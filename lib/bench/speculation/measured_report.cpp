@@ -259,7 +259,7 @@ std::vector<std::string> predicted_row(const Json& r) {
 }  // namespace
 
 RecordView measured_view() {
-  return {.tools = kBenchTools,
+  return {.tools = bench_tools(),
           .takes = [](const Json& r) { return !is_prediction(r) && !is_of_phase(r); },
           .columns = {{"context"},  {"batch"},     {"T"},           {"draft", io::Align::left},
                       {"gamma"},    {"alpha"},     {"acc/drafted"}, {"tokens/step"},
@@ -270,7 +270,7 @@ RecordView measured_view() {
 }
 
 RecordView predicted_view() {
-  return {.tools = kBenchTools,
+  return {.tools = bench_tools(),
           .takes = is_prediction,
           .columns = {{"context"},
                       {"batch"},

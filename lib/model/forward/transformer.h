@@ -20,7 +20,7 @@ namespace tandem::model {
 /// The shape of the cache of a model whose activations have `dtype`.
 kv::Geometry geometry_of(const ModelConfig& config, DType dtype);
 
-/// Where a layer writes what it computes of a forward's rows, in the compute type unless said.
+/// Buffers that a layer writes for a forward's rows, in the compute type unless said.
 /// Inference has one set for all layers; a null place is that set's.
 struct LayerActivations {
   void* qkv = nullptr;       // [rows, (n_heads + 2 n_kv_heads) head_dim] before heads are turned
@@ -28,7 +28,7 @@ struct LayerActivations {
   void* attended = nullptr;  // [rows, n_heads, head_dim]
   void* gate_up = nullptr;   // [rows, 2 ffn_dim]
   void* ffn = nullptr;       // [rows, ffn_dim]
-  // For a backward pass alone; null: not kept.
+  // These serve only a backward pass; null: not kept.
   void* residual_in = nullptr;   // [rows, dim] residual stream before attention
   void* residual_mid = nullptr;  // [rows, dim] and before the FFN
   float* lse = nullptr;          // [rows, n_heads] of attention, natural log

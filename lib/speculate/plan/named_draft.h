@@ -49,7 +49,7 @@ struct NamedDraft : DraftSection {
   bool proposes_by_model() const { return kind == DraftKind::self || kind == DraftKind::model; }
   /// True for a draft that reads the target's own cache.
   bool shares_cache() const { return kind == DraftKind::self && !copies_target(); }
-  /// How a draft of kind self or model reads sequences of that many tokens.
+  /// Returns the cache of a draft of kind self or model for sequences of that many tokens.
   recipe::Cache cache_at(int64_t context) const;
 };
 

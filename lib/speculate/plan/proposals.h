@@ -146,7 +146,7 @@ struct SpecSection {
       "some "
       "seconds. The fastest generates the text");
   }
-  /// What the engines must serve; refers to this section.
+  /// Returns what the engines must serve; it refers to this section.
   EngineUse engines() const;
   /// Of rounds within rounds.
   NestedShape nested() const {

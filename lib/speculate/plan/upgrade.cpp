@@ -110,46 +110,44 @@ void upgrade_draft(Node& item, std::vector<recipe::Renaming>& renamed) {
   const std::string kind = kind_node != nullptr ? kind_node->scalar : "self";
   const bool has_policy = kind == "self" || kind == "model";
   constexpr std::pair<std::string_view, std::string_view> kOld[] = {
-      {"keys", "cache.kind"},
-      {"sinks", "cache.sinks"},
-      {"window", "cache.recent"},
-      {"refresh", "cache.snapkv.refresh"},
-      {"scale", "cache.snapkv.scale"},
-      {"page", "cache.retrieval.chunk"},
-      {"ngram", "longest"}};
-  const Node* own = item.find("cache");
-  if (own != nullptr && own->kind == Node::Kind::null) own = nullptr;
-  const Node* name = item.find("name");
-  const size_t n_renamed = renamed.size();
+      {"keys", "cache.kind"},          {"sinks", "cache.sinks"},
+      {"window", "cache.recent"},      {"refresh", "cache.snapkv.refresh"},
+      {"scale", "cache.snapkv.scale"}, {"page", "cache.retrieval.chunk"}};
+  const Node *cache = item.find("cache"), *weights = item.find("weights");
+  const bool has_cache = cache != nullptr && cache->kind != Node::Kind::null;
+  const auto rename = [&](std::string old, std::string now) {
+    renamed.push_back({std::move(old), std::move(now), item.origin});
+  };
+  const size_t before = renamed.size();
   for (const auto& [old, now] : kOld)
     if (item.find(old) != nullptr)
-      renamed.push_back(
-          {"bench.drafts." + std::string(old), "bench.drafts." + std::string(now), item.origin});
-  const size_t n_old = renamed.size() - n_renamed;
+      rename("bench.drafts." + std::string(old), "bench.drafts." + std::string(now));
+  const size_t n_old = renamed.size() - before;
   // A record of version 1 has all keys: those of the policy did not count next to a cache.
-  if (own != nullptr && n_old > 0 && n_old < std::size(kOld))
+  if (has_cache && n_old > 0 && n_old < std::size(kOld))
     throw recipe_error(item.origin.text(), "{} is the older name of {}, and cache is set, too",
                        renamed.back().old, renamed.back().now)
         .hint("set only one of them");
-  if (n_old == 0) {
-    const bool copies = kind == "self" && item.find("weights") != nullptr;
-    if (!has_policy || copies || item.find("cache") != nullptr) return;
-    const Node* budget = item.find("budget");
-    renamed.push_back({fmt::format("draft '{}' without cache", name != nullptr ? name->scalar : ""),
-                       fmt::format("cache: {{kind: streaming}}, budget: {}",
-                                   budget != nullptr ? budget->scalar : "512"),
-                       item.origin});
+  const bool is_copy = kind == "self" && weights != nullptr;
+  const bool lacks_policy = has_policy && !has_cache && n_old == 0 && !is_copy;
+  if (lacks_policy) {
+    const Node *name = item.find("name"), *budget = item.find("budget");
+    rename(fmt::format("draft '{}' without cache", name != nullptr ? name->scalar : ""),
+           fmt::format("cache: {{kind: streaming}}, budget: {}",
+                       budget != nullptr ? budget->scalar : "512"));
   }
-  const auto keys = take_own(item, "keys"), sinks = take_own(item, "sinks"),
-             window = take_own(item, "window"), refresh = take_own(item, "refresh"),
-             scale = take_own(item, "scale"), page = take_own(item, "page"),
-             longest = take_own(item, "ngram"), budget = take_own(item, "budget"),
-             cache = take_own(item, "cache");
+  const auto longest = take_own(item, "ngram");
+  if (longest) rename("bench.drafts.ngram", "bench.drafts.longest");
+  if (renamed.size() == before) return;
   for (Node::Entry& entry : item.entries)
     entry.optional = entry.key != "name" && entry.key != "kind";
   if (longest) put(item, "longest", *longest, true);
-  if (!has_policy) return;
-  if (cache) return put(item, "cache", *cache);
+  const auto keys = take_own(item, "keys"), sinks = take_own(item, "sinks"),
+             window = take_own(item, "window"), refresh = take_own(item, "refresh"),
+             scale = take_own(item, "scale"), page = take_own(item, "page");
+  if (n_old == 0 && !lacks_policy) return;
+  const auto budget = take_own(item, "budget");
+  if (!has_policy || has_cache) return;
   const std::string policy = keys ? keys->scalar : "streaming";
   const auto set = [&](const std::string& key, const std::optional<Node>& value,
                        const char* otherwise = nullptr) {

@@ -29,11 +29,15 @@ class Bench : public DraftSweep<PointRun> {
   double n_done_ = 0;  // phases, those of earlier runs included
 };
 
-/// A program with its defaults: kDrafts compares drafts, else it measures prefill and decode.
-template <bool kDrafts>
+/// The default work of a program.
+enum class BenchWork : uint8_t { phases, drafts };
+
+/// A program with its defaults.
+template <BenchWork kWork>
 struct BenchTool : Bench {
   struct Recipe : BenchRecipe {
     Recipe() {
+      constexpr bool kDrafts = kWork == BenchWork::drafts;
       run.context = {kDrafts ? 32768 : 1024};
       bench.new_tokens = {kDrafts ? 96 : 64};
       if (kDrafts) bench.phases.clear();

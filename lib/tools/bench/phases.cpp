@@ -311,7 +311,9 @@ bool Bench::run_phases(const Point& point, BenchResults& results) {
 
 }  // namespace tandem::tools
 
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchTool<true>::Recipe&);
-template tandem::recipe::Field tandem::recipe::fields_of(tandem::tools::BenchTool<false>::Recipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(
+    tandem::tools::BenchTool<tandem::tools::BenchWork::drafts>::Recipe&);
+template tandem::recipe::Field tandem::recipe::fields_of(
+    tandem::tools::BenchTool<tandem::tools::BenchWork::phases>::Recipe&);
 template std::unique_ptr<tandem::recipe::Value> tandem::recipe::value_of(
     std::vector<tandem::bench::ModelPhase>&);
