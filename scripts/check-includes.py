@@ -9,6 +9,7 @@ from pathlib import Path
 
 # A module includes itself and modules of smaller rank; equal ranks do not know each other.
 RANK = {
+    "tandem": -1,  # include/tandem, which is installed
     "base": 0,
     "io": 1, "kernels": 1,
     "recipe": 2, "text": 2, "tensor": 2,
@@ -20,7 +21,7 @@ RANK = {
     "adapters": 8, "speculate": 8, "train": 8,
     "eval": 9, "bench": 9,
     "cli": 10,
-    "tools": 11,
+    "api": 11, "tools": 11,
 }
 HARD_LIMIT = {".cpp": 800, ".cu": 800, ".inl": 800, ".h": 400, ".cuh": 400}
 # The tables of kernels' bodies: the rest of lib calls ops, except modules that measure kernels one by one.
@@ -40,6 +41,8 @@ def module_of(path):
 def target_of(included, root):
     """Module that an include names, by the include roots lib/ and the repository root."""
     first = Path(included).parts[0]
+    if first == "tandem":
+        return first
     if first == "kernels" or (root / "lib" / first).is_dir():
         return first
     return None
@@ -90,7 +93,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parents[1])
     root = parser.parse_args().root
-    files = sorted(p.relative_to(root) for folder in ("apps", "lib", "kernels", "tests")
+    files = sorted(p.relative_to(root) for folder in ("apps", "include", "lib", "kernels", "tests")
                    for p in (root / folder).rglob("*") if p.suffix in HARD_LIMIT)
     if not files:
         sys.exit(f"{root}: no sources found")

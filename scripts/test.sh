@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-scripts/install-deps.sh openmpi-bin  # a test starts ranks with mpirun
+scripts/install-deps.sh openmpi-bin python3-numpy  # tests start ranks with mpirun and try the Python module
 scripts/check-format.sh || {
   status=$?
   [ $status -eq 6 ] && [ -z "${TANDEM_CI:-}" ] || exit $status  # 6: no clang-format 14

@@ -21,8 +21,8 @@ std::optional<GpuIsa> wanted;
 void check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();
-  throw Error::make(ErrorKind::device, "cuda", "{}: {} ({})", what, cudaGetErrorString(code),
-                    cudaGetErrorName(code));
+  throw make_error(ErrorKind::device, "cuda", "{}: {} ({})", what, cudaGetErrorString(code),
+                   cudaGetErrorName(code));
 }
 
 int in_use() {
@@ -49,9 +49,8 @@ Gpu ask(int device) {
         .shared_bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
         .l2_bytes = attribute(cudaDevAttrL2CacheSize, device)};
   if (g.isa == GpuIsa::hopper && !hopper)
-    throw Error::make(ErrorKind::device, "TANDEM_GPU_ISA",
-                      "'hopper' is not available: cuda:{} runs this program's portable code",
-                      device)
+    throw make_error(ErrorKind::device, "TANDEM_GPU_ISA",
+                     "'hopper' is not available: cuda:{} runs this program's portable code", device)
         .hint("unset TANDEM_GPU_ISA");
   if (wanted == GpuIsa::portable) {
     g.block_shared_bytes = std::min(g.block_shared_bytes, kLeastBlockShared);

@@ -31,10 +31,10 @@ CUtensorMap map_of(const void* base, const TensorShape& shape, CUtensorMapDataTy
              shape.stride_bytes + 1, shape.box, kDense, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
-    throw Error::make(ErrorKind::device, "cuda",
-                      "cannot create a tensor map of rank {} ({} x {}, box {} x {}): error {}",
-                      shape.rank, shape.size[0], shape.size[1], shape.box[0], shape.box[1],
-                      static_cast<int>(code));
+    throw make_error(ErrorKind::device, "cuda",
+                     "cannot create a tensor map of rank {} ({} x {}, box {} x {}): error {}",
+                     shape.rank, shape.size[0], shape.size[1], shape.box[0], shape.box[1],
+                     static_cast<int>(code));
   return map;
 }
 

@@ -63,8 +63,8 @@ void each_exact(const OpenedAdapters& opened, const model::WeightProgress& progr
                                                   {weight, layer}, config);
       if (exact.rank > 0) {
         if (!model::is_finite(exact))
-          throw Error::make(ErrorKind::numeric, model::canonical_name({weight, layer}),
-                            "its weighted change overflows f32")
+          throw make_error(ErrorKind::numeric, model::canonical_name({weight, layer}),
+                           "its weighted change overflows f32")
               .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
         any = true;
         visit(std::move(exact));
@@ -143,7 +143,7 @@ std::string verify_export(const std::filesystem::path& folder, const OpenedAdapt
       const double norm = std::sqrt(sums.change),
                    most = loss * norm + kRounding * (norm + std::sqrt(sums.base));
       if (!(std::sqrt(sums.rest) <= most))
-        throw Error::make(
+        throw make_error(
             ErrorKind::numeric, model::canonical_name({weight, layer}),
             "the written factors differ from its change by {:.3g} of its norm, expected {:.3g}",
             std::sqrt(sums.rest) / norm, loss)
@@ -265,9 +265,9 @@ WrittenForm write_lora_form(const std::filesystem::path& folder, const OpenedAda
   check_rank(opened, settings.rank);
   const Export made = make_export(opened, settings.rank, progress);
   if (const double error = made.all().error(); error > settings.max_error)
-    throw Error::make(ErrorKind::numeric, "adapter.max_error",
-                      "factors of rank {} lose {:.3g} of the change, expected at most {}",
-                      settings.rank, error, settings.max_error)
+    throw make_error(ErrorKind::numeric, "adapter.max_error",
+                     "factors of rank {} lose {:.3g} of the change, expected at most {}",
+                     settings.rank, error, settings.max_error)
         .hint("raise --rank, or leave it out for exact factors");
   const model::ModelConfig& config = opened.base.config;
   model::write_low_rank_adapter(folder,

@@ -158,8 +158,8 @@ int64_t verify_written(const std::filesystem::path& path, const OpenedAdapters& 
   const model::ModelConfig& config = opened.base.config;
   const decode::ModelFiles read = decode::open_model(path.string(), opened.seed);
   const auto refuse = [&](const std::string& what) {
-    throw Error::make(ErrorKind::numeric, what, "{} holds other values than were written",
-                      path.string());
+    throw make_error(ErrorKind::numeric, what, "{} holds other values than were written",
+                     path.string());
   };
   int64_t equal = 0;
   for (const model::MatrixId& id : model::all_matrices(config)) {

@@ -57,8 +57,8 @@ WrittenForm write_slices_form(const std::filesystem::path& folder, const OpenedA
         .hint("give a weight other than 0: --adapter FOLDER=WEIGHT");
   for (const model::OwnedSlice& s : slices)
     if (!std::ranges::all_of(s.values, [](float x) { return std::isfinite(x); }))
-      throw Error::make(ErrorKind::numeric, model::canonical_name(s.id),
-                        "its weighted change overflows f32")
+      throw make_error(ErrorKind::numeric, model::canonical_name(s.id),
+                       "its weighted change overflows f32")
           .hint("give a smaller weight: --adapter FOLDER=WEIGHT");
   model::write_adapter(folder, info_of(opened), model::slice_views(slices));
   int64_t values = 0;

@@ -70,9 +70,9 @@ Isa isa_by_name(const std::string& name, Isa best) {
     if (name != kNames[i]) continue;
     const auto isa = static_cast<Isa>(i);
     if (isa > best)
-      throw Error::make(ErrorKind::device, "TANDEM_ISA",
-                        "'{}' is not supported by this CPU ({}), which has {}", name,
-                        cpu_model_name(), isa_name(best))
+      throw make_error(ErrorKind::device, "TANDEM_ISA",
+                       "'{}' is not supported by this CPU ({}), which has {}", name,
+                       cpu_model_name(), isa_name(best))
           .hint("unset TANDEM_ISA or lower it");
     return isa;
   }

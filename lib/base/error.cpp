@@ -37,8 +37,8 @@ Error& Error::operator=(const Error& other) = default;
 Error& Error::operator=(Error&& other) noexcept = default;
 Error::~Error() = default;
 
-Error Error::formatted(ErrorKind kind, std::string where, fmt::string_view text,
-                       fmt::format_args args) {
+Error formatted_error(ErrorKind kind, std::string where, fmt::string_view text,
+                      fmt::format_args args) {
   return {kind, std::move(where), fmt::vformat(text, args)};
 }
 

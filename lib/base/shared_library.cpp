@@ -14,13 +14,13 @@ SharedLibrary::SharedLibrary(std::string name, std::string file, std::string rem
       remedy_(std::move(remedy)),
       handle_(::dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ == nullptr)
-    throw Error::make(ErrorKind::device, name_, "cannot be loaded: {}", ::dlerror()).hint(remedy_);
+    throw make_error(ErrorKind::device, name_, "cannot be loaded: {}", ::dlerror()).hint(remedy_);
 }
 
 SharedLibrary::Function SharedLibrary::operator[](const char* symbol) const {
   void* const found = ::dlsym(handle_, symbol);
   if (found == nullptr)
-    throw Error::make(ErrorKind::device, name_, "{} has no symbol {}", file_, symbol).hint(remedy_);
+    throw make_error(ErrorKind::device, name_, "{} has no symbol {}", file_, symbol).hint(remedy_);
   return {found};
 }
 

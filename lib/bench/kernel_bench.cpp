@@ -8,9 +8,9 @@ KernelResult run_kernel_case(const KernelCase& c, const MeasureRules& rules,
   const PreparedCase prepared = c.prepare();
   prepared.run();
   if (const std::string difference = prepared.mismatch(); !difference.empty())
-    throw Error::make(ErrorKind::numeric,
-                      fmt::format("{} {} ({})", c.name, c.shape, isa_name(isa_in_use())), "{}",
-                      difference)
+    throw make_error(ErrorKind::numeric,
+                     fmt::format("{} {} ({})", c.name, c.shape, isa_name(isa_in_use())), "{}",
+                     difference)
         .hint("this is a bug or a broken CPU: compare with TANDEM_ISA=scalar");
   CacheFlusher flusher;
   const Body before = c.rotates ? Body{} : Body([&] { flusher.flush(); });

@@ -41,4 +41,41 @@ recipe::Sampling suggested_sampling(const std::filesystem::path& model_folder) {
   return parse_suggested_sampling(io::read_regular_file(file, kMaxBytes), file.string());
 }
 
+void fill(recipe::Sampling& sampling, const recipe::Sampling& suggested) {
+  const auto take = [](auto& value, const auto& other) {
+    if (!value) value = other;
+  };
+  take(sampling.temperature, suggested.temperature);
+  take(sampling.top_k, suggested.top_k);
+  take(sampling.top_p, suggested.top_p);
+  take(sampling.min_p, suggested.min_p);
+  take(sampling.repetition_penalty, suggested.repetition_penalty);
+}
+
+GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,
+                           const model::ModelConfig& config, int max_context) {
+  GenerateSpec g;
+  const ops::SampleRule off;
+  g.sampler.rule = {.temperature = static_cast<float>(s.temperature.value_or(off.temperature)),
+                    .top_k = s.top_k.value_or(off.top_k),
+                    .top_p = s.top_p.value_or(off.top_p),
+                    .min_p = s.min_p.value_or(off.min_p),
+                    .repetition_penalty =
+                        static_cast<float>(s.repetition_penalty.value_or(off.repetition_penalty))};
+  g.sampler.seed = seed;
+  g.sampler.top_logprobs = top_logprobs;
+  g.max_tokens = s.max_tokens;
+  g.max_context = max_context;
+  g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
+  for (const int id : s.stop_ids) {
+    if (id >= config.vocab_size)
+      throw recipe_error("sampling.stop_ids",
+                         "expected a token id of the model, found {}; its ids end at {}", id,
+                         config.vocab_size - 1);
+    g.stop_ids.push_back(id);
+  }
+  g.stops = s.stop;
+  return g;
+}
+
 }  // namespace tandem::decode

@@ -33,7 +33,7 @@ int Sequences::acquire() {
     touch(slots_[i]);
     return static_cast<int>(i);
   }
-  throw Error::make(ErrorKind::memory, "kv cache", "all {} sequences are in use", spec_.max_slots)
+  throw make_error(ErrorKind::memory, "kv cache", "all {} sequences are in use", spec_.max_slots)
       .hint("raise run.batch");
 }
 
@@ -64,8 +64,8 @@ void Sequences::share(int from, int to) {
 
 int32_t Sequences::allocate() {
   if (free_.empty())
-    throw Error::make(ErrorKind::memory, "kv cache", "all {} pages of {} tokens are in use",
-                      spec_.n_pages, kPageTokens)
+    throw make_error(ErrorKind::memory, "kv cache", "all {} pages of {} tokens are in use",
+                     spec_.n_pages, kPageTokens)
         .hint("raise run.context or lower run.batch");
   const int32_t page = free_.back();
   free_.pop_back();

@@ -59,7 +59,7 @@ class Pages {
       : bytes_(bytes),
         data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (data_ == MAP_FAILED)
-      throw Error::make(ErrorKind::memory, "memory read probe", "cannot map {} bytes", bytes);
+      throw make_error(ErrorKind::memory, "memory read probe", "cannot map {} bytes", bytes);
     madvise(data_, bytes, MADV_HUGEPAGE);
   }
   ~Pages() { munmap(data_, bytes_); }

@@ -38,9 +38,9 @@ AttentionBounds few_rows_bounds(AttentionBounds b) {
 
 void check_head_dim(int head_dim) {
   if (head_dim > kMostHeadDim || head_dim % 2 != 0)
-    throw Error::make(ErrorKind::device, "head_dim",
-                      "attention on a GPU needs an even number up to {}, this model has {}",
-                      kMostHeadDim, head_dim)
+    throw make_error(ErrorKind::device, "head_dim",
+                     "attention on a GPU needs an even number up to {}, this model has {}",
+                     kMostHeadDim, head_dim)
         .hint("run the model with --device cpu");
 }
 

@@ -51,8 +51,8 @@ void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
   const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
-  throw Error::make(memory ? ErrorKind::memory : ErrorKind::device, "cuBLASLt", "{}: {}", what,
-                    library().status_text(status));
+  throw make_error(memory ? ErrorKind::memory : ErrorKind::device, "cuBLASLt", "{}: {}", what,
+                   library().status_text(status));
 }
 
 /// One a GPU for the whole process: they hold no workspace and may be used by several threads.

@@ -57,9 +57,9 @@ std::vector<CudaLinear*> on_device(std::span<const PackedWeights* const> all) {
 void check_taken(const PackedWeights::Spec& spec, bool taken) {
   if (taken) return;
   const std::string isa = on_gpu(spec.device) ? "" : fmt::format(" ({})", isa_name(isa_in_use()));
-  throw Error::make(ErrorKind::device, spec.device.name() + isa,
-                    "no product multiplies {} weights by {} inputs, as {} needs",
-                    format_name(spec.stored), dtype_name(spec.input), spec.name)
+  throw make_error(ErrorKind::device, spec.device.name() + isa,
+                   "no product multiplies {} weights by {} inputs, as {} needs",
+                   format_name(spec.stored), dtype_name(spec.input), spec.name)
       .hint("store the weights in bf16 or f32, whichever their inputs are");
 }
 

@@ -220,9 +220,9 @@ LinearChoice default_choice(const LinearProduct& p, int device) {
   for (const CudaBody& b : kBodies)
     if (b.serves(p) && p.rows <= b.best_up_to)
       if (const auto found = b.choices(p, device, 1); !found.empty()) return found.front();
-  throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                    "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
-                    cublaslt::version(), p.rows, p.out, p.in, format_name(p.stored));
+  throw make_error(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
+                   "cuBLASLt {} has no algorithm for {} rows and weights [{}, {}] in {}",
+                   cublaslt::version(), p.rows, p.out, p.in, format_name(p.stored));
 }
 
 bool usable(const LinearChoice& c, const LinearProduct& p, int device) {

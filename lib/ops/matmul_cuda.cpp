@@ -64,8 +64,8 @@ LinearChoice::Algorithm find(const Product& p, int device) {
     return kept->algorithm;
   const auto best = cublaslt::candidates(device, p, kWorkspaceBytes, 1);
   if (best.empty())
-    throw Error::make(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
-                      "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
+    throw make_error(ErrorKind::device, Device{Device::Kind::cuda, device}.name(),
+                     "cuBLASLt {} has no algorithm for {}", cublaslt::version(), in_words(p))
         .hint(p.scales == cublaslt::Scales::none
                   ? "use --device cpu, or for LoRA a rank that is a multiple of 8"
                   : "leave model.activations out");

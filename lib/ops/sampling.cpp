@@ -38,7 +38,7 @@ int rows_of(const Tensor& logits) { return static_cast<int>(logits.rows()); }
 void check_valid(std::span<const int32_t> tokens) {
   for (size_t r = 0; r < tokens.size(); ++r)
     if (tokens[r] == kInvalidToken)
-      throw Error::make(ErrorKind::numeric, "logits", "row {} holds NaN or infinity", r)
+      throw make_error(ErrorKind::numeric, "logits", "row {} holds NaN or infinity", r)
           .hint(
               "set model.compute to f32 in case values overflow; if that fails, the checkpoint may "
               "be damaged");

@@ -46,8 +46,8 @@ DeviceComm::DeviceComm(std::shared_ptr<Group> group, int device)
       if (std::strcmp(gpus[a].data(), gpus[b].data()) == 0) {
         shared = true;
         if (!may_share())
-          throw Error::make(ErrorKind::device, "run.device", "ranks {} and {} share one GPU, {}", b,
-                            a, gpus[a].data())
+          throw make_error(ErrorKind::device, "run.device", "ranks {} and {} share one GPU, {}", b,
+                           a, gpus[a].data())
               .hint(
                   "give each rank its own GPU (--device cuda:0, --device cuda:1), or use --device "
                   "auto");
@@ -176,8 +176,8 @@ double DeviceComm::seconds_of(cuda::Queue& queue, const std::function<void(int)>
 void DeviceComm::choose_ways() {
   const std::string nccl = nccl_ ? "NCCL " + Nccl::version() : "";
   if (!links_ && !nccl_)
-    throw Error::make(ErrorKind::device, "ranks", "ranks that share a GPU need peer memory: {}",
-                      why_no_links_);
+    throw make_error(ErrorKind::device, "ranks", "ranks that share a GPU need peer memory: {}",
+                     why_no_links_);
   if (!links_) {
     ways_ = fmt::format("{}; no peer memory: {}", nccl, why_no_links_);
     return;

@@ -38,7 +38,7 @@ Group::Group(const Place& place, const Facts& facts, Events events)
 
 Group::~Group() {
   if (watcher_.joinable() && !finished_)
-    leave(Error::make(ErrorKind::device, "ranks", "rank {} exited", rank()));
+    leave(make_error(ErrorKind::device, "ranks", "rank {} exited", rank()));
   stop();
 }
 
@@ -62,11 +62,11 @@ void Group::watch() {
     for (size_t i = 0; i < peers_.size(); ++i) {
       Peer& p = peers_[i];
       if (all[i].revents != 0 && !read(p) && !p.done && !failure_ && !leaving_)
-        fail(Error::make(ErrorKind::device, "ranks", "{} exited without an error message", p.name)
+        fail(make_error(ErrorKind::device, "ranks", "{} exited without an error message", p.name)
                  .hint("see the output of that rank, and start all ranks again"));
       if (!p.done && !failure_ && now() - p.last_word > place_.timeout_s)
-        fail(Error::make(ErrorKind::device, "ranks", "{} did not respond for {:.0f} s", p.name,
-                         place_.timeout_s)
+        fail(make_error(ErrorKind::device, "ranks", "{} did not respond for {:.0f} s", p.name,
+                        place_.timeout_s)
                  .hint("the rank or the network has failed: start all ranks again, or raise "
                        "run.timeout"));
     }
@@ -111,7 +111,7 @@ void Group::take(Peer& peer, FrameType type, const std::string& body) {
   if (type != FrameType::end || failure_) return;
   const std::optional<Error> error = parse_end(body);
   by_rank0_ = rank() > 0;
-  if (!error) return fail(Error::make(ErrorKind::device, "ranks", "{} exited", peer.name));
+  if (!error) return fail(make_error(ErrorKind::device, "ranks", "{} exited", peer.name));
   // Ranks that learn of it from rank 0 leave the report to it.
   const std::string where = fmt::format("{}{}{}", rank() > 0 ? "rank 0" : peer.name,
                                         error->where().empty() ? "" : ": ", error->where());

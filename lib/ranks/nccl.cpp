@@ -36,7 +36,7 @@ const Library& library() {
 
 void check(Code code, const char* what) {
   if (code == 0) return;
-  throw Error::make(ErrorKind::device, "NCCL", "{}: {}", what, library().error_text(code))
+  throw make_error(ErrorKind::device, "NCCL", "{}: {}", what, library().error_text(code))
       .hint("run again with NCCL_DEBUG=INFO for details");
 }
 

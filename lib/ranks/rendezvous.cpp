@@ -59,8 +59,8 @@ std::optional<Address> read_address(const std::filesystem::path& path) {
 }
 
 Error too_few(const Place& place, const std::string& who) {
-  return Error::make(ErrorKind::device, "run.rendezvous", "{}: after {:.0f} s {}", place.rendezvous,
-                     place.timeout_s, who)
+  return make_error(ErrorKind::device, "run.rendezvous", "{}: after {:.0f} s {}", place.rendezvous,
+                    place.timeout_s, who)
       .hint(
           "start all ranks with the same run.rendezvous and run.world_size, or raise run.timeout");
 }
@@ -212,8 +212,8 @@ void Group::visit_rank0(const Facts& facts) {
   }
   const auto welcome = parse_welcome(answer->body, size());
   if (!welcome)
-    throw Error::make(ErrorKind::device, "run.rendezvous",
-                      "{}: another program answers, expected rank 0", place_.rendezvous);
+    throw make_error(ErrorKind::device, "run.rendezvous",
+                     "{}: another program answers, expected rank 0", place_.rendezvous);
   peers_.push_back({.rank = 0,
                     .name = fmt::format("rank 0 ({})", welcome->hosts[0]),
                     .socket = std::move(rank0),
@@ -234,8 +234,8 @@ void Group::link_ring(const Welcome& welcome, const Socket& listener) {
   const Stopwatch clock;
   const auto left = [&] { return std::max(0.0, place_.timeout_s - clock.seconds()); };
   const Error failed =
-      Error::make(ErrorKind::device, "ranks", "rank {} and rank {} cannot reach each other", rank(),
-                  after)
+      make_error(ErrorKind::device, "ranks", "rank {} and rank {} cannot reach each other", rank(),
+                 after)
           .hint("open the firewall between the ranks: ranks other than 0 listen on free ports");
   next_ = Socket::connect_to(welcome.rings[static_cast<size_t>(after)], left());
   const std::string own = words(rank());

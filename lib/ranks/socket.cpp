@@ -33,8 +33,8 @@ Found look_up(const Address& address, int flags) {
   addrinfo* found = nullptr;
   const std::string port = std::to_string(address.port);
   if (const int code = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found); code != 0)
-    throw Error::make(ErrorKind::device, "run.rendezvous", "{}: {}", address.text(),
-                      ::gai_strerror(code))
+    throw make_error(ErrorKind::device, "run.rendezvous", "{}: {}", address.text(),
+                     ::gai_strerror(code))
         .hint("give host:port that all ranks can reach, or a file that all ranks can access");
   return {found, &::freeaddrinfo};
 }
@@ -113,8 +113,8 @@ Socket Socket::listen_at(const Address& address) {
       return s;
     code = errno;
   }
-  throw Error::make(ErrorKind::device, "run.rendezvous", "cannot listen at {}: {}", address.text(),
-                    std::strerror(code))
+  throw make_error(ErrorKind::device, "run.rendezvous", "cannot listen at {}: {}", address.text(),
+                   std::strerror(code))
       .hint(code == EADDRINUSE
                 ? "another program, perhaps another run, uses this port: choose another"
                 : "give an address of the machine of rank 0, which listens there");

@@ -54,8 +54,8 @@ Spawned::Spawned(int size, const std::function<std::vector<std::string>(int rank
     const int process = ::fork();
     if (process == 0) become(pointers.data(), parent);
     if (process < 0)
-      throw Error::make(ErrorKind::device, "run.device", "cannot start rank {}: {}", r,
-                        std::strerror(errno));
+      throw make_error(ErrorKind::device, "run.device", "cannot start rank {}: {}", r,
+                       std::strerror(errno));
     processes_.push_back(process);
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,10 @@
 #include "recipe/offload.h"
 #include "recipe/rebuild.h"
 #include "recipe/refresh.h"
+
+namespace tandem {
+class Policy;  // tandem/policy.h
+}
 
 namespace tandem::recipe {
 
@@ -278,6 +283,8 @@ struct Cache {
   SnapKv snapkv;
   Verified verified;
   Retrieval retrieval;
+  /// A policy of the program that uses the library, in place of `kind`; no recipe has it.
+  std::shared_ptr<tandem::Policy> policy;
 
   bool is_hosted() const { return place == CachePlace::host; }
   /// Of the layers whose keys host memory is for, those that stay on the GPU; auto where nothing

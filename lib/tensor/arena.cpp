@@ -42,8 +42,8 @@ void* Arena::allocate(const PlanItem& item) {
   // Anonymous memory straight from the system: zeroed, page aligned, and returned at once.
   void* p = ::mmap(nullptr, item.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
-    throw Error::make(ErrorKind::memory, item.device.name(), "cannot allocate {} for {}: {}",
-                      format_bytes(item.bytes), item.name, std::strerror(errno))
+    throw make_error(ErrorKind::memory, item.device.name(), "cannot allocate {} for {}: {}",
+                     format_bytes(item.bytes), item.name, std::strerror(errno))
         .hint("lower run.context or run.batch, or choose a smaller model");
   if (item.bytes >= kHugePage) ::madvise(p, item.bytes, MADV_HUGEPAGE);
   return p;

@@ -128,7 +128,7 @@ void use_gpu_isa(GpuIsa isa) {
     found = major == kHopper;
   }
   if (!found)
-    throw Error::make(
+    throw make_error(
         ErrorKind::device, "TANDEM_GPU_ISA", "'hopper' is not available: {}",
         device_count() == 0 ? why_none() : "no GPU of this machine has compute capability 9.0")
         .hint("unset TANDEM_GPU_ISA");
@@ -143,9 +143,9 @@ void* allocate(int device, size_t bytes) {
     (void)cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     check(cudaMemGetInfo(&free_bytes, &total_bytes), "cannot query the GPU's memory");
-    throw Error::make(ErrorKind::memory, Device{Device::Kind::cuda, device}.name(),
-                      "cannot allocate {}: {} of {} are free", format_bytes(bytes),
-                      format_bytes(free_bytes), format_bytes(total_bytes))
+    throw make_error(ErrorKind::memory, Device{Device::Kind::cuda, device}.name(),
+                     "cannot allocate {}: {} of {} are free", format_bytes(bytes),
+                     format_bytes(free_bytes), format_bytes(total_bytes))
         .hint(
             "another process may have taken the memory (see nvidia-smi): wait for it, use another "
             "GPU with --device cuda:N, or lower run.context or run.batch");

@@ -72,8 +72,8 @@ std::string MemoryPlan::parts(Device device) const {
 void MemoryPlan::check_fits(Device device, size_t limit_bytes) const {
   const size_t needed = peak(device);
   if (needed <= limit_bytes) return;
-  throw Error::make(ErrorKind::memory, device.name(), "needs {} ({}), {} available",
-                    format_bytes(needed), parts(device), format_bytes(limit_bytes))
+  throw make_error(ErrorKind::memory, device.name(), "needs {} ({}), {} available",
+                   format_bytes(needed), parts(device), format_bytes(limit_bytes))
       .hint(std::string(
                 "lower run.context or run.batch, choose a smaller model or cache.kind: streaming, "
                 "or raise run.") +

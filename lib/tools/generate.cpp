@@ -7,6 +7,7 @@
 #include "base/sha256.h"
 #include "cli/plan_text.h"
 #include "decode/fit/load_engine.h"
+#include "decode/suggested_sampling.h"
 #include "kv/policies/token_index.h"
 #include "model/spec/context.h"
 #include "recipe/fields_of.h"
@@ -19,7 +20,7 @@
 namespace tandem::tools {
 namespace {
 
-constexpr int kMostGamma = 128;  // whose time --dry-run predicts
+constexpr int kMostGamma = 128;  // longest chain whose time --dry-run predicts
 
 }  // namespace
 
@@ -44,7 +45,8 @@ Generate::Generate(cli::Context& cx, const cli::PointName& point,
       asked_(asked),
       recipe_(asked.spec.fastest ? with_all_drafts(asked) : asked),
       source_(prompt_source(cx, recipe_.chat, !recipe_.model.state.empty())),
-      pair_(recipe_.model, recipe_.run, recipe_.spec.engines(), cx, recipe_.cache),
+      generation_(recipe_, cx),
+      pair_(generation_.pair()),
       sampling_(settled_sampling(cx, recipe_.sampling, pair_.target())) {
   if (!recipe_.model.state.empty())
     saved_ = decode::open_state(recipe_.model.state, pair_.target(), pair_.compute());
@@ -56,11 +58,8 @@ Generate::Generate(cli::Context& cx, const cli::PointName& point,
   place_adapters();
   bounds_.batch = decode::batch_size(recipe_.run, std::max<size_t>(1, prompts_.sequences.size()));
   const decode::GenerateSpec how =
-      generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0);
-  if (speculates()) {
-    tree_ = speculate::given_tree(recipe_);
-    rounds_ = speculate::recorded_rounds(recipe_.spec.shape, pair_, how.sampler.rule);
-  }
+      decode::generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, 0);
+  if (speculates()) generation_.read_tree(how.sampler.rule);
   size();
   // Without run.context, a chat halves the model's context until the plan fits.
   constexpr int64_t kLeastContext = 1024;
@@ -178,31 +177,20 @@ void Generate::size() {
   }
   room_.prefix = room_.prefix || !recipe_.output.state.empty();
   if (speculates()) speculate::check_gamma(recipe_, bounds_.context, prompts_);
-  decode::SequenceRoom room = room_;
-  if (measures()) {  // on forks of a text as long as these
-    room.prefix = true;
-    room.longest += speculate::kTimingTokens;
-    room.total += int64_t{room.sequences()} * speculate::kTimingTokens;
-  }
-  if (!speculates()) {
-    pair_.size_plain(room, [&](decode::EngineSpec& spec) {
-      spec.adapters = adapters_;
-      if (!room.prefix) return;
-      const decode::PrefixSource begin = prefix();
-      const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
-      const bool short_forks = room.longest - n <= kv::TokenIndex::kMaxForkTokens;
-      spec.max_prompts = begin.index && short_forks ? 1 : 0;
-    });
-  } else if (recipe_.spec.fastest) {
+  if (recipe_.spec.fastest) {
+    decode::SequenceRoom room = generation_.with_timing(room_);
     room.prefix = true;  // the beginning that all ways go on from
     ways_ = ways_to_try(asked_, room_.longest);
-    speculate::size_for(pair_, room, room_of_all_drafts(recipe_), recipe_.spec);
-  } else if (chooses_kind()) {
-    speculate::size_for_kinds(pair_, room, recipe_);
-  } else {
-    speculate::size_for(pair_, room, speculate::room_of(recipe_, tree_, bounds_.batch, measures()),
-                        recipe_.spec);
+    return speculate::size_for(pair_, room, room_of_all_drafts(recipe_), recipe_.spec);
   }
+  generation_.size(room_, bounds_.batch, [&](decode::EngineSpec& spec) {
+    spec.adapters = adapters_;
+    if (!room_.prefix) return;
+    const decode::PrefixSource begin = prefix();
+    const auto n = static_cast<int64_t>(n_saved() + begin.tokens.size());
+    const bool short_forks = room_.longest - n <= kv::TokenIndex::kMaxForkTokens;
+    spec.max_prompts = begin.index && short_forks ? 1 : 0;
+  });
 }
 
 decode::PrefixSource Generate::prefix() const {
@@ -256,22 +244,22 @@ int Generate::print_plan() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   if (!speculates()) return print_plain_plan();
   if (recipe_.spec.fastest) return print_fastest_plan();
-  if (chooses_kind())
+  if (generation_.chooses_kind())
     return cli::print_plan(cx_, pair_, "spec     fastest kind of draft at each step\n",
                            {{"rounds", "auto"}});
-  if (tree_) {
+  if (const auto& tree = generation_.tree()) {
     std::string lines =
-        fmt::format("tree     {} nodes on {} levels\n", tree_->size(), tree_->levels());
-    nlohmann::ordered_json facts = {{"tree", speculate::tree_facts(*tree_)}};
+        fmt::format("tree     {} nodes on {} levels\n", tree->size(), tree->levels());
+    nlohmann::ordered_json facts = {{"tree", speculate::tree_facts(*tree)}};
     if (recipe_.spec.draft.kind == speculate::DraftKind::nested) {
       const speculate::NestedShape shape = recipe_.spec.nested();
-      const int most = shape.most(tree_->levels());
+      const int most = shape.most(tree->levels());
       lines +=
           fmt::format("inner    {} steps per speculation step, drafts of {} tokens, at most {}\n",
                       shape.rounds, std::min(shape.enough, most), most);
       facts["nested"] = {{"rounds", shape.rounds}, {"enough", shape.enough}, {"most", most}};
     }
-    const int gamma = recipe_.chooses_gamma() ? 0 : tree_->levels() - 1;
+    const int gamma = recipe_.chooses_gamma() ? 0 : tree->levels() - 1;
     if (const auto sets =
             speculate::plan_sets(pair_, recipe_.spec.draft.alpha2.value, kMostGamma, gamma)) {
       lines += sets->lines(pair_.target_spec().savings, pair_.target().config);
@@ -286,63 +274,16 @@ int Generate::print_plan() {
       {{"tree", {{"most_nodes", most}}}});
 }
 
-speculate::ModelPair::Engines Generate::load(const decode::GenerateSpec& how,
-                                             speculate::TreePlan& plan) {
-  if (tree_) plan.tree = *tree_;
-  if (!chooses()) return pair_.load(cx_);
-  const speculate::Shape& section = recipe_.spec.shape;
-  const int context = static_cast<int>(room_.longest);
-  const speculate::RoundTimesSpec timed =
-      speculate::timed_rounds(section, how.sampler, bounds_.batch, context);
-  const speculate::KeptTimes kept(pair_, timed);
-  std::optional<speculate::TimingTable> times =
-      section.timing.empty() ? kept.read(cx_) : speculate::read_timing(section.timing);
-  speculate::TreeEvidence evidence{rounds_, recipe_.spec.verify};
-  if (times && !section.measures_acceptance()) {
-    plan = speculate::plan_tree(cx_, section, evidence, tree_, *times, timed, context);
-    if (declines(plan)) {
-      pair_.leave_draft();
-      pair_.size(room_,
-                 speculate::target_needs({}, room_.sequences(), pair_.target().config.vocab_size));
-    }
-    return pair_.load(cx_);
-  }
-  speculate::ModelPair::Engines engines = pair_.load(cx_);
-  if (!times) {
-    const Stopwatch watch;
-    times = speculate::measure_times(cx_, *engines.target, engines.drafter(), timed);
-    cx_.note(fmt::format("timed speculation steps in {:.1f} s", watch.seconds()));
-    kept.write(cx_, *times);
-  }
-  if (section.measures_acceptance())
-    evidence.measured = speculate::measure_acceptance(
-        cx_, recipe_, engines, prompts_.sequences.front(), how, bounds_.batch);
-  plan = speculate::plan_tree(cx_, section, evidence, tree_, *times, timed, context);
-  return engines;
-}
-
-Generate::Way Generate::way(const speculate::ModelPair::Engines& engines,
-                            const speculate::TreePlan& plan, const speculate::KindPlanner* kinds,
-                            const decode::GenerateSpec& how, speculate::RoundOptions options) {
+Generate::Way Generate::way(const decode::GenerateSpec& how, speculate::RoundOptions options) {
+  if (!recipe_.spec.fastest) return {generation_.way(std::move(options))};
+  const speculate::ModelPair::Engines& engines = generation_.engines();
   Way way;
-  if (recipe_.spec.fastest) {
-    way.fastest = &try_ways(cx_, engines, prompts_.sequences.front(), how, ways_);
-    cx_.note(tried_text(ways_, *way.fastest));
-  }
-  if (!speculates() || declines(plan) || (way.fastest != nullptr && way.fastest->is_plain())) {
+  way.fastest = &try_ways(cx_, engines, prompts_.sequences.front(), how, ways_);
+  cx_.note(tried_text(ways_, *way.fastest));
+  if (way.fastest->is_plain())
     way.plain = decode::plain_decoder(*engines.target);
-  } else if (way.fastest != nullptr) {
+  else
     way.rounds = rounds_of(*way.fastest, engines, std::move(options));
-  } else if (kinds != nullptr) {
-    const speculate::KindPlan kind_plan = kinds->plan(cx_, engines);
-    cx_.note(kind_plan.text());
-    speculate::ChoosingRounds made =
-        speculate::make_choosing_rounds(recipe_, kind_plan, engines, std::move(options));
-    way.rounds = std::move(made.rounds);
-    way.chooser = made.chooser;
-  } else {
-    way.rounds = speculate::make_rounds(recipe_, engines, plan.tree, std::move(options));
-  }
   return way;
 }
 
@@ -352,7 +293,8 @@ void Generate::chat(decode::Engine& engine, decode::Decoder& decoder,
       recipe_.run.context == 0 && room_.longest < most)
     cx_.note(fmt::format("context  {} tokens fit in memory, the model supports {}", room_.longest,
                          most));
-  decode::Conversation conversation(engine, decoder, std::move(*template_));
+  decode::Session session(engine, decoder);
+  decode::Conversation conversation(session, *template_);
   ChatLoop(cx_, conversation, how, source_.system.value_or(""),
            decode::chat_settings(recipe_.chat).date)
       .run();
@@ -362,17 +304,16 @@ void Generate::chat(decode::Engine& engine, decode::Decoder& decoder,
 
 int Generate::run() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
-  decode::GenerateSpec how = generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs,
-                                           pair_.target().config, static_cast<int>(room_.longest));
+  decode::GenerateSpec how =
+      decode::generate_spec(sampling_, recipe_.run.seed, recipe_.output.top_logprobs,
+                            pair_.target().config, static_cast<int>(room_.longest));
   how.max_active = bounds_.batch;  // timing rounds took room for one more
-  speculate::TreePlan plan;
-  std::optional<speculate::KindPlanner> kinds;
-  if (chooses_kind())
-    kinds.emplace(pair_, recipe_, how.sampler, bounds_.batch, static_cast<int>(room_.longest));
-  const speculate::ModelPair::Engines engines = load(how, plan);
-  decode::Engine& target = *engines.target;
-  const bool declined = declines(plan);
-  if (cx_.group() && speculates() && !kinds)
+  const auto& first = prompts_.sequences;
+  decode::Engine& target =
+      *generation_.load(how, first.empty() ? std::span<const int32_t>() : first.front()).target;
+  const speculate::TreePlan& plan = generation_.plan();
+  const bool declined = generation_.declines();
+  if (cx_.group() && speculates() && !generation_.chooses_kind())
     cx_.group()->require_equal(
         "the tree",
         declined ? "none" : sha256_hex(fmt::format("{}", fmt::join(plan.tree.n_children, " "))));
@@ -383,8 +324,7 @@ int Generate::run() {
                     "without. Using plain decoding (override: spec.force=true)",
                     plan.predicted->cost.ms_per_token, plan.plain_ms));
   GenerateOutput output(cx_, recipe_.output.path, prompts_, target, pair_.plan(), pair_.hosted());
-  const Way way = this->way(engines, plan, kinds ? &*kinds : nullptr, how,
-                            {.on_round = [&](const speculate::RoundEvent& e) {
+  const Way way = this->way(how, {.on_round = [&](const speculate::RoundEvent& e) {
                               if (!is_chat()) output.on_round(e);
                             }});
   if (is_chat()) {

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "cli/context.h"
 #include "decode/generate_prompts.h"
-#include "speculate/plan/kind_plan.h"
+#include "speculate/plan/generation.h"
 #include "tools/speculation/fastest.h"
 
 namespace tandem::tools {
@@ -20,14 +20,8 @@ class Generate {
   int run();
 
  private:
-  /// Tokens are found by rounds, or one a step.
-  struct Way {
-    std::unique_ptr<speculate::Rounds> rounds;
-    std::unique_ptr<decode::Decoder> plain;
-    const speculate::ChoosingDrafter* chooser = nullptr;  // with spec.draft auto
-    const TriedWay* fastest = nullptr;                    // with spec.fastest
-
-    decode::Decoder& decoder() const { return rounds ? *rounds : *plain; }
+  struct Way : speculate::Generation::Way {
+    const TriedWay* fastest = nullptr;  // with spec.fastest
   };
 
   bool speculates() const { return pair_.speculates(); }
@@ -43,24 +37,8 @@ class Generate {
   size_t n_saved() const { return saved_ ? saved_->tokens.size() : 0; }
   /// Returns the start of all sequences.
   decode::PrefixSource prefix() const;
-  /// True if rounds are timed before the first text.
-  bool measures() const {
-    return chooses_kind() || (chooses() && recipe_.spec.shape.timing.empty());
-  }
-  bool chooses_kind() const { return recipe_.spec.draft.kind == speculate::DraftKind::automatic; }
-  /// True if measured times decide how to speculate, if at all.
-  bool chooses() const {
-    return pair_.has_draft() && !chooses_kind() && recipe_.spec.shape.predicts();
-  }
-  bool declines(const speculate::TreePlan& plan) const {
-    return !plan.pays() && !recipe_.spec.force;
-  }
-  /// Loads the models, the draft only if its trees pay as far as times are known, and settles how
-  /// to speculate.
-  speculate::ModelPair::Engines load(const decode::GenerateSpec& how, speculate::TreePlan& plan);
-  Way way(const speculate::ModelPair::Engines& engines, const speculate::TreePlan& plan,
-          const speculate::KindPlanner* kinds, const decode::GenerateSpec& how,
-          speculate::RoundOptions options);
+  /// Tries the ways of spec.fastest.
+  Way way(const decode::GenerateSpec& how, speculate::RoundOptions options);
   int print_plain_plan();
   int print_fastest_plan();
   void chat(decode::Engine& engine, decode::Decoder& decoder, const decode::GenerateSpec& how);
@@ -71,17 +49,16 @@ class Generate {
   speculate::GenerateRecipe recipe_;  // with all drafts that spec.fastest tries
   Stopwatch load_;
   decode::PromptSource source_;
-  speculate::ModelPair pair_;
-  recipe::Sampling sampling_;  // settled
+  speculate::Generation generation_;
+  speculate::ModelPair& pair_;  // part of generation_
+  recipe::Sampling sampling_;   // settled
   std::optional<decode::SavedState> saved_;
   std::optional<text::ChatTemplate> template_;  // for a chat
   decode::PromptSet prompts_;
   decode::AdapterUse adapters_ = decode::AdapterUse::none;
   decode::SequenceBounds bounds_;
-  decode::SequenceRoom room_;                    // of the texts
-  std::optional<speculate::TokenTree> tree_;     // unless it is chosen when the models are loaded
-  std::optional<speculate::TreeRounds> rounds_;  // of spec.shape.replay
-  std::vector<TriedWay> ways_;                   // of spec.fastest
+  decode::SequenceRoom room_;   // of the texts
+  std::vector<TriedWay> ways_;  // of spec.fastest
 };
 
 /// Adds what all programs that generate text have to the description of one: flags, formats.

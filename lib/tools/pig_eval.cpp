@@ -43,8 +43,8 @@ PigEval::PigEval(cli::Context& cx, const cli::Point<Recipe>& point)
   for (const eval::NamedPolicy& policy : policies_) names_.push_back(policy.name);
   check_context();
   if (recipe_.eval.attention() && sizer_.device().kind == Device::Kind::cuda)
-    throw Error::make(ErrorKind::device, "eval.tasks",
-                      "the task attention is supported only on the CPU")
+    throw make_error(ErrorKind::device, "eval.tasks",
+                     "the task attention is supported only on the CPU")
         .hint("use --device cpu, or leave the task attention out");
   decode::check_offload(recipe_.model.offload, config_, sizer_.device());
   read_sets();

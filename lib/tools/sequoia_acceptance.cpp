@@ -9,6 +9,7 @@
 #include "cli/output.h"
 #include "cli/plan_text.h"
 #include "decode/generate_prompts.h"
+#include "decode/suggested_sampling.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
 #include "speculate/measure/depth_meter.h"
@@ -376,7 +377,7 @@ void SequoiaAcceptance::note_rules() const {
 int SequoiaAcceptance::run() {
   note_sampling(cx_, recipe_.sampling, pair_.target());
   const decode::GenerateSpec how =
-      generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, longest_);
+      decode::generate_spec(sampling_, recipe_.run.seed, 0, pair_.target().config, longest_);
   cli::ResultFile result(recipe_.output.path, cx_.file_mode(), cx_.out);
   names_ = {pair_.target().name, pair_.draft().name};
   const speculate::ModelPair::Engines engines = pair_.load(cx_);

@@ -6,6 +6,7 @@
 
 #include "base/sha256.h"
 #include "bench/record.h"
+#include "decode/suggested_sampling.h"
 #include "io/file.h"
 #include "recipe/value_of.h"
 #include "speculate/measure/timed_rounds.h"
@@ -83,7 +84,7 @@ void ReplaySearch::check_run() const {
     run.draft_fingerprint = draft.fingerprint;
   }
   run.sampling =
-      generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config, 0).sampler.rule;
+      decode::generate_spec(recipe_.sampling, recipe_.run.seed, 0, target.config, 0).sampler.rule;
   speculate::check_same_run(rounds_.run, run, where_);
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plan_text.h"
+#include "decode/suggested_sampling.h"
 #include "speculate/plan/proposals.h"
 #include "speculate/plan/tree_plan.h"
 #include "tools/prompts/prompt_flags.h"
@@ -37,7 +38,7 @@ int measure_timing(cli::Context& cx, const TreeSearchRecipe& recipe) {
       .total = longest + int64_t{spec.batch + 1} * speculate::kTimingTokens};
   speculate::size_for(pair, room, speculate::TreeRoom::any(spec.largest_tree));
   spec.sampler =
-      generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
+      decode::generate_spec(recipe.sampling, recipe.run.seed, 0, pair.target().config, 0).sampler;
   if (cx.dry_run()) {
     const std::vector<int> sizes = speculate::timed_sizes(spec.largest_tree);
     return cli::print_plan(cx, pair,

@@ -3,6 +3,7 @@
 #include "bench/record.h"
 #include "cli/plan_text.h"
 #include "decode/generate_prompts.h"
+#include "decode/suggested_sampling.h"
 #include "io/jsonl.h"
 #include "kv/policy.h"
 #include "recipe/fields_of.h"
@@ -188,7 +189,8 @@ decode::GenerateSpec SpecCheck::how(double temperature, int max_tokens) const {
   recipe::Sampling sampling = sampling_;
   sampling.temperature = temperature;
   sampling.max_tokens = max_tokens;
-  decode::GenerateSpec spec = generate_spec(sampling, recipe_.run.seed, 0, config_, longest_);
+  decode::GenerateSpec spec =
+      decode::generate_spec(sampling, recipe_.run.seed, 0, config_, longest_);
   spec.max_active = batch_;
   return spec;
 }

@@ -75,8 +75,8 @@ RangeTest test_range(Trainer& trainer, std::span<const std::vector<MicroBatch>> 
                  .start = trials.measured_loss(),
                  .tried = {}};
   if (!std::isfinite(test.start))
-    throw Error::make(ErrorKind::numeric, "train.optimizer.lr",
-                      "auto: expected a finite loss of the first batches, found {}", test.start)
+    throw make_error(ErrorKind::numeric, "train.optimizer.lr",
+                     "auto: expected a finite loss of the first batches, found {}", test.start)
         .hint("inspect their records with --show-samples, or set train.optimizer.lr");
   std::vector<TriedRate>& tried = test.tried;
   const auto loss_of = [&](size_t i) { return trials.loss_after(kRates[i]); };
@@ -94,9 +94,9 @@ RangeTest test_range(Trainer& trainer, std::span<const std::vector<MicroBatch>> 
   trials.put_back();
   const auto best = std::ranges::min_element(tried, {}, &TriedRate::loss);
   if (!std::isfinite(best->loss))
-    throw Error::make(ErrorKind::numeric, "train.optimizer.lr",
-                      "auto: {} steps diverge at each rate from {} to {}", test.steps,
-                      tried.front().rate, tried.back().rate)
+    throw make_error(ErrorKind::numeric, "train.optimizer.lr",
+                     "auto: {} steps diverge at each rate from {} to {}", test.steps,
+                     tried.front().rate, tried.back().rate)
         .hint("inspect the first records with --show-samples, or set train.optimizer.lr");
   test.learns = best->loss < test.start;
   test.rate = test.learns ? choose_rate(tried) : std::min(best->rate, RangeTest::kSafeRate);

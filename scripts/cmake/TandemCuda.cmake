@@ -50,7 +50,7 @@ endif()
 foreach(library ${TANDEM_CUDA_KERNELS})
   add_library(${library} OBJECT)
   set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS ON)
-  target_include_directories(${library} PUBLIC ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
+  target_include_directories(${library} PUBLIC ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
   target_compile_options(${library} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -lineinfo --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-Wshadow
       $<$<BOOL:${TANDEM_WERROR}>:-Werror=all-warnings>>)

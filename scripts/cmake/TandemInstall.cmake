@@ -2,17 +2,19 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Headers keep the include roots of the source tree: "kv/policy.h" and "kernels/...".
-set(tandem_include ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
 set(tandem_package ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 
-install(TARGETS tandem EXPORT tandemTargets
+install(TARGETS tandem tandem_c EXPORT tandemTargets
   RUNTIME COMPONENT Runtime
   LIBRARY COMPONENT Runtime
   ARCHIVE COMPONENT Devel
-  INCLUDES DESTINATION ${tandem_include})
-install(DIRECTORY lib/ DESTINATION ${tandem_include} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
-install(DIRECTORY kernels DESTINATION ${tandem_include} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
+  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Devel)
+# For one release: tandem::core with the headers of the source tree, "kv/policy.h" and "kernels/...".
+set(tandem_old ${CMAKE_INSTALL_INCLUDEDIR}/tandem-internal)
+install(TARGETS tandem_sources EXPORT tandemTargets INCLUDES DESTINATION ${tandem_old})
+install(DIRECTORY lib/ DESTINATION ${tandem_old} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY kernels DESTINATION ${tandem_old} COMPONENT Devel FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem COMPONENT Runtime)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT Runtime)
 

@@ -63,7 +63,7 @@ function(tandem_library_settings)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_compile_features(${target} PUBLIC cxx_std_20)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:tandem_flags>)
-    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
       $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
   endforeach()
   target_link_libraries(tandem_base PUBLIC fmt::fmt Threads::Threads)
@@ -75,7 +75,7 @@ function(tandem_library_settings)
   tandem_link(tandem_tools)
   tandem_archive(tandem ${generation} tandem_tools)
   # No export macro: a shared build then compiles the same objects as a static one.
-  set_target_properties(tandem PROPERTIES EXPORT_NAME core DEFINE_SYMBOL "")
+  set_target_properties(tandem PROPERTIES EXPORT_NAME tandem DEFINE_SYMBOL "")
   if(NOT BUILD_SHARED_LIBS)
     add_library(tandem_generation STATIC)
     tandem_archive(tandem_generation ${generation})
@@ -98,7 +98,7 @@ function(tandem_archive target)
   tandem_link(${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/lib>
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
   foreach(objects ${ARGN})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)

@@ -420,7 +420,7 @@ TEST_SUITE("bench/kernel") {
       CHECK(kernel_row(kernel_record(kernel, r, c).json()).at(6) == cell);
     }
     Record failed = kernel_record(kernel, c);
-    failed.set_failed(Error::make(ErrorKind::numeric, "", "off by one"));
+    failed.set_failed(make_error(ErrorKind::numeric, "", "off by one"));
     CHECK(kernel_row(failed.json()).back() == "differs from its reference");
     CHECK(kernel_row(failed.json()).size() == kernel_view().columns.size());
   }

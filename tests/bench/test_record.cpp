@@ -84,7 +84,7 @@ TEST_SUITE("bench/record") {
     r.set_memory("cpu", "tables", 0);  // unknown is absent
     CHECK(r.json().at("memory").at("cpu") == Json{{"kv", 4096}});
 
-    r.set_failed(Error::make(ErrorKind::memory, "kv", "needs 3 GiB"));
+    r.set_failed(make_error(ErrorKind::memory, "kv", "needs 3 GiB"));
     CHECK(r.json().at("status") == "failed");
     CHECK(r.json().at("error").at("kind") == "memory");
     CHECK(r.json().at("error").at("message") == "kv: needs 3 GiB");

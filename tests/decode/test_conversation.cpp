@@ -55,7 +55,9 @@ struct Talk {
   explicit Talk(const recipe::Cache& cache = {}, int most = 1000)
       : engine(chat_engine(cache)),
         decoder(decode::plain_decoder(*engine)),
-        chat(*engine, *decoder, chat_template(most)) {}
+        session(*engine, *decoder),
+        written(chat_template(most)),
+        chat(session, written) {}
 
   Turn ask(const std::string& message, int n = 12, const GenerateEvents& events = {}) {
     return chat.ask(message, answers(n), events);
@@ -70,6 +72,8 @@ struct Talk {
 
   std::unique_ptr<Engine> engine;
   std::unique_ptr<decode::Decoder> decoder;
+  decode::Session session;
+  text::ChatTemplate written;
   Conversation chat;
 };
 
@@ -228,7 +232,9 @@ TEST_SUITE("decode/conversation") {
     CHECK(filled.finish == Finish::context);
 
     const auto decoder = decode::plain_decoder(*talk.engine);
-    Conversation strict(*talk.engine, *decoder, {"{{ raise_exception('no') }}", "t", {}});
+    decode::Session session(*talk.engine, *decoder);
+    const text::ChatTemplate refuses("{{ raise_exception('no') }}", "t", {});
+    Conversation strict(session, refuses);
     CHECK(kind_of([&] { strict.ask("Hi", answers(4), {}); }) == ErrorKind::recipe);
     CHECK(strict.messages().empty());
   }
@@ -238,7 +244,9 @@ TEST_SUITE("decode/conversation") {
     const int pages = engine->cache().store().free_pages();
     const auto decoder = decode::plain_decoder(*engine);
     {
-      Conversation chat(*engine, *decoder, chat_template());
+      const text::ChatTemplate written = chat_template();
+      decode::Session session(*engine, *decoder);
+      Conversation chat(session, written);
       chat.ask(kMessages[0], answers(4), {});
       CHECK(engine->cache().store().free_pages() < pages);
     }

@@ -1,11 +1,11 @@
-# cmake -D BUILD=.. -D README=.. -D WORK=.. -D GENERATOR=.. -D CXX=.. [-D SANITIZE=..] -P run.cmake
+# cmake -D BUILD=.. -D SOURCE=.. -D WORK=.. -D GENERATOR=.. -D CXX=.. [-D PYTHON=..] [-D SANITIZE=..] -P run.cmake
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
 # The lines of README.md's first block of a language, without its fences.
 function(readme_block language result)
-  file(READ ${README} text)
+  file(READ ${SOURCE}/README.md text)
   string(FIND "${text}" "```${language}\n" begin)
   if(begin EQUAL -1)
     message(FATAL_ERROR "README.md has no block of ${language}")
@@ -40,11 +40,47 @@ foreach(page bash-completion/completions/pig-generate zsh/site-functions/_pig-ge
     message(FATAL_ERROR "${page} does not know the flags: '${text}'")
   endif()
 endforeach()
-run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -G ${GENERATOR}
-  -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags})
+
+# README.md's example, the programs of examples/, and one that includes headers of the source tree.
+file(COPY ${SOURCE}/examples DESTINATION ${WORK}/source)
+file(APPEND ${WORK}/source/CMakeLists.txt "add_subdirectory(examples)
+add_executable(old old.cpp)
+target_link_libraries(old PRIVATE tandem::core)
+")
+file(WRITE ${WORK}/source/old.cpp "#include \"decode/generate.h\"\nint main() { return tandem::decode::Request{}.own_slot + 1; }\n")
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -G ${GENERATOR}
+  -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags}
+  ERROR_VARIABLE notes COMMAND_ERROR_IS_FATAL ANY)
+if(NOT notes MATCHES "link tandem::tandem")
+  message(FATAL_ERROR "expected a note that tandem::core is deprecated, found: '${notes}'")
+endif()
+file(GLOB headers RELATIVE ${WORK}/prefix/include ${WORK}/prefix/include/*)
+list(SORT headers)
+if(NOT headers STREQUAL "tandem;tandem-internal")
+  message(FATAL_ERROR "expected only the folders tandem and tandem-internal, found ${headers}")
+endif()
 run(${CMAKE_COMMAND} --build ${WORK}/build)
-execute_process(COMMAND ${WORK}/build/answer ${WORK}/prefix/share/tandem/recipes/models/tiny-2m
-  "The lamp was" OUTPUT_VARIABLE answer COMMAND_ERROR_IS_FATAL ANY)
-if(NOT answer MATCHES "[a-z]")
-  message(FATAL_ERROR "the example wrote no text: '${answer}'")
+run(${WORK}/build/old)
+
+# try(INPUT PATTERN COMMAND...): the command exits with 0 and prints what matches.
+function(try input pattern)
+  file(WRITE ${WORK}/input "${input}")
+  execute_process(COMMAND ${ARGN} INPUT_FILE ${WORK}/input OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE rc)
+  if(NOT rc EQUAL 0 OR NOT out MATCHES "${pattern}")
+    message(FATAL_ERROR "${ARGN}: exit status ${rc}, expected '${pattern}', found\n${out}\n${err}")
+  endif()
+endfunction()
+set(models ${WORK}/prefix/share/tandem/recipes/models)
+set(examples ${WORK}/build/examples)
+set(prompt "The keeper climbed the stairs and")
+try("" "[a-z].*[0-9]+ tokens in [0-9]+ steps" ${WORK}/build/answer ${models}/tiny-2m "${prompt}")
+try("" "the same text" ${examples}/minimal ${models}/tiny-16m ${models}/tiny-2m "${prompt}")
+try("Hello.\nAnd then?\n" "> [^>]*[a-z][^>]*> [^>]*[a-z]" ${examples}/chat ${models}/tiny-16m ngram)
+try("The lamp\nThe fog\nThe boat\n" "The lamp.*[a-z].*The fog.*[a-z].*The boat" ${examples}/batch ${models}/tiny-2m 2)
+try("" "full +-[0-9.]+.*strided +-[0-9.]+" ${examples}/kv_policy ${models}/tiny-16m
+  "${prompt} lit the lamp, for the fog had come in from the west and the boats were late.")
+if(PYTHON AND NOT SANITIZE)
+  file(GLOB_RECURSE library ${WORK}/prefix/lib*/libtandem_c.so)
+  try("" "[a-z].*-[0-9.]+  the stairs.*-[0-9.]+  purple" ${CMAKE_COMMAND} -E env TANDEM_LIBRARY=${library}
+    ${PYTHON} ${SOURCE}/examples/python/example.py ${models}/tiny-16m "${prompt}")
 endif()

@@ -38,9 +38,9 @@ int gpu_index(std::string_view device, const ranks::Place& place) {
         .hint("name one, such as cuda:0");
   const auto local = static_cast<size_t>(place.local_rank);
   if (local >= all.size())
-    throw Error::make(ErrorKind::device, "run.device",
-                      "{}: names {} GPUs, none of them for rank {} of this machine", device,
-                      all.size(), place.local_rank)
+    throw make_error(ErrorKind::device, "run.device",
+                     "{}: names {} GPUs, none of them for rank {} of this machine", device,
+                     all.size(), place.local_rank)
         .hint("name a GPU for each rank, or leave it auto");
   return all[local];
 }
@@ -72,9 +72,9 @@ Device choose_of(const recipe::Run& run, int n, const ranks::Place& place) {
   TANDEM_CHECK(n > 0, "expected a GPU for device {}", wanted);  // Context::begin refuses that
   const int index = gpu_index(wanted == "auto" ? kCuda : wanted, place);
   if (index >= n)
-    throw Error::make(ErrorKind::device, "run.device",
-                      "{}: this machine has only {} GPU{}, cuda:0{}", wanted, n, n == 1 ? "" : "s",
-                      n == 1 ? "" : fmt::format(" to cuda:{}", n - 1));
+    throw make_error(ErrorKind::device, "run.device",
+                     "{}: this machine has only {} GPU{}, cuda:0{}", wanted, n, n == 1 ? "" : "s",
+                     n == 1 ? "" : fmt::format(" to cuda:{}", n - 1));
   return {Device::Kind::cuda, index};
 }
 
@@ -145,8 +145,8 @@ bool hosts_keys(const MemoryPlan& plan) {
 
 void MemoryLimits::check(const MemoryPlan& plan) const {
   if (const size_t needed = plan.peak({}); on_gpu() && needed > host && hosts_keys(plan))
-    throw Error::make(ErrorKind::memory, Device{}.name(), "needs {} ({}), {} available",
-                      format_bytes(needed), plan.parts({}), format_bytes(host))
+    throw make_error(ErrorKind::memory, Device{}.name(), "needs {} ({}), {} available",
+                     format_bytes(needed), plan.parts({}), format_bytes(host))
         .hint(plan.find("index/lsh.tables") != nullptr
                   ? "choose cache.kind hybrid, whose index is a sixth of the size, lower "
                     "run.context or run.batch, or raise run.host_memory_limit"
@@ -158,7 +158,7 @@ void MemoryLimits::check(const MemoryPlan& plan) const {
   const bool others_hold_it =
       !gpu_limited && needed > gpu_free && buffers + kMostDriverBytes <= gpu_total;
   if (!others_hold_it) return plan.check_fits(gpu, gpu_bytes);
-  throw Error::make(
+  throw make_error(
       ErrorKind::memory, gpu.name(), "needs {} ({}), but other processes leave only {} of {} free",
       format_bytes(needed), plan.parts(gpu), format_bytes(gpu_free), format_bytes(gpu_total))
       .hint(

@@ -84,7 +84,7 @@ HostedKeys::HostedKeys(const Spec& spec, PagedStore& whole, Arena& arena, const 
   if (spec.eight_bit)
     pinned_scales_ = PinnedPages(far_.all_scales(), scale_bytes, scale_bytes / spec.layers.size());
   if (spec.gpu_reads && !why_unpinned().empty())
-    throw Error::make(
+    throw make_error(
         ErrorKind::memory, "cache.place",
         "is host and needs {} of pinned memory for the GPU to read, which the system refused: {}",
         format_bytes(2 * bytes + scale_bytes), why_unpinned())

@@ -86,10 +86,10 @@ void CodedLists::check_room() const {
     n = fits ? n - half - 1 : half;
   }
   const int most = std::max(first_too_many - 1, 0);
-  throw Error::make(ErrorKind::device, "cache.kind",
-                    "hybrid supports up to {} indexed tokens a sequence on this GPU ({} bytes of "
-                    "shared memory a block), found {}",
-                    most, has, max_keys_)
+  throw make_error(ErrorKind::device, "cache.kind",
+                   "hybrid supports up to {} indexed tokens a sequence on this GPU ({} bytes of "
+                   "shared memory a block), found {}",
+                   most, has, max_keys_)
       .hint("lower run.context, or use --device cpu");
 }
 

@@ -256,17 +256,17 @@ class HybridPolicy final : public SparsePolicy {
   /// What a GPU can't share yet.
   void check_sharing() const {
     if (spec_.tail == HybridTail::sampled || spec_.budget != HybridBudget::share)
-      throw Error::make(ErrorKind::device, "cache.hybrid.group",
-                        "shared needs a tail without samples and budget share on a GPU, found tail "
-                        "{} and budget {}",
-                        recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
+      throw make_error(ErrorKind::device, "cache.hybrid.group",
+                       "shared needs a tail without samples and budget share on a GPU, found tail "
+                       "{} and budget {}",
+                       recipe::yaml_text(spec_.tail), recipe::yaml_text(spec_.budget))
           .hint(
               "set cache.hybrid.group to head, set tail means and budget share, or use --device "
               "cpu");
     if (geometry().group() > kMostSharing)
-      throw Error::make(ErrorKind::device, "cache.hybrid.group",
-                        "shared supports up to {} query heads a KV head on a GPU, the model has {}",
-                        kMostSharing, geometry().group())
+      throw make_error(ErrorKind::device, "cache.hybrid.group",
+                       "shared supports up to {} query heads a KV head on a GPU, the model has {}",
+                       kMostSharing, geometry().group())
           .hint("set cache.hybrid.group to head, or use --device cpu");
   }
 

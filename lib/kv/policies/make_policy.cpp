@@ -6,6 +6,7 @@
 #include "kv/policies/code_frames.h"
 #include "kv/policies/policies.h"
 #include "kv/policies/token_index.h"
+#include "tandem/policy.h"
 
 namespace tandem::kv {
 
@@ -26,6 +27,7 @@ void check_place(const Bounds& bounds) {
 
 std::unique_ptr<Policy> make_policy(const recipe::Cache& cache, const Bounds& bounds) {
   check_place(bounds);
+  if (cache.policy) return make_external(cache, bounds);
   switch (cache.kind) {
     case recipe::CacheKind::full:
       return make_full(cache, bounds);
@@ -125,8 +127,8 @@ Needs needs_of_kind(const recipe::Cache& cache) {
 }  // namespace
 
 Needs needs_of(const recipe::Cache& cache) {
-  Needs needs = needs_of_kind(cache);
-  needs.kind = recipe::yaml_text(cache.kind);
+  Needs needs = cache.policy ? Needs{} : needs_of_kind(cache);
+  needs.kind = cache.policy ? cache.policy->name() : recipe::yaml_text(cache.kind);
   needs.name_of_settings.insert(0, needs.kind);
   if (needs.shared_tokens == 0)
     needs.shared_tokens = cache.sinks.value + cache.recent.value + TokenIndex::kRoll;

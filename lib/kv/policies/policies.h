@@ -15,5 +15,7 @@ std::unique_ptr<Policy> make_hybrid(const recipe::Cache& cache, const Bounds& bo
 std::unique_ptr<Policy> make_snapkv(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_retrieval(const recipe::Cache& cache, const Bounds& bounds);
 std::unique_ptr<Policy> make_verified(const recipe::Cache& cache, const Bounds& bounds);
+/// The policy of `cache.policy`.
+std::unique_ptr<Policy> make_external(const recipe::Cache& cache, const Bounds& bounds);
 
 }  // namespace tandem::kv

@@ -30,7 +30,7 @@ constexpr const char* kDamagedHint = "the file is damaged: copy it again, or tra
 /// Error of a file whose contents are not what an adapter has.
 template <class... Args>
 Error damaged(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
+  return formatted_error(ErrorKind::input, where, text, fmt::make_format_args(args...))
       .hint(kDamagedHint);
 }
 

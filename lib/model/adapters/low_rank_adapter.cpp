@@ -29,7 +29,7 @@ constexpr const char* kOtherModelHint =
 
 template <class... Args>
 Error unfit(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
+  return formatted_error(ErrorKind::input, where, text, fmt::make_format_args(args...))
       .hint(kOtherModelHint);
 }
 

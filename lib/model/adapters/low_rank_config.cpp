@@ -32,7 +32,7 @@ constexpr std::array kOutside = {Role::embedding, Role::head};
 
 template <class... Args>
 Error refused(const std::string& where, fmt::format_string<Args...> text, Args&&... args) {
-  return Error::formatted(ErrorKind::input, where, text, fmt::make_format_args(args...))
+  return formatted_error(ErrorKind::input, where, text, fmt::make_format_args(args...))
       .hint(kMergeHint);
 }
 

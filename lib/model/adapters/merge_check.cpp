@@ -14,9 +14,9 @@ namespace {
 /// A weight's bits, and what it is as a number.
 template <class T>
 Error differs(MatrixId id, int64_t row, int64_t col, T found, T wanted, const char* whose) {
-  return Error::make(ErrorKind::numeric, canonical_name(id),
-                     "[{}, {}] of the merged model is {}, but {} is {}", row, col, to_float(found),
-                     whose, to_float(wanted))
+  return make_error(ErrorKind::numeric, canonical_name(id),
+                    "[{}, {}] of the merged model is {}, but {} is {}", row, col, to_float(found),
+                    whose, to_float(wanted))
       .hint("a file was changed after it was read, or is damaged: merge again from its sources");
 }
 

@@ -311,10 +311,9 @@ PinnedPages load_host_embedding(const ModelConfig& c, DType dtype, const WeightS
   const size_t row_bytes = tandem::row_bytes(dtype, c.dim);
   PinnedPages pinned(memory, static_cast<size_t>(c.head_rows()) * row_bytes, 0);
   if (!pinned.refusal().empty())
-    throw Error::make(ErrorKind::memory, kHostEmbedding,
-                      "needs {} of pinned memory for the GPU to read, which the system refused: {}",
-                      format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes),
-                      pinned.refusal())
+    throw make_error(ErrorKind::memory, kHostEmbedding,
+                     "needs {} of pinned memory for the GPU to read, which the system refused: {}",
+                     format_bytes(static_cast<size_t>(c.head_rows()) * row_bytes), pinned.refusal())
         .hint(
             "raise the limit of locked memory (ulimit -l, container limits), or raise "
             "run.gpu_memory_limit to keep it on the GPU");

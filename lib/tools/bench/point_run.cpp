@@ -5,6 +5,7 @@
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_prediction.h"
+#include "decode/suggested_sampling.h"
 #include "kv/policy.h"
 #include "machine/gpu_hardware.h"
 #include "recipe/scalar.h"
@@ -196,14 +197,14 @@ void PointRun::admit_nested(const speculate::NamedDraft& draft, bool simulates,
 bench::MeasureSpec PointRun::measure_spec() {
   const BenchRecipe& r = point_.recipe;
   decode::Engine& target = engines_.target();
-  bench::MeasureSpec spec{
-      .how = generate_spec(r.sampling, r.run.seed, 0, target.config(), target.spec().max_tokens),
-      .warm_ups = r.bench.warm_ups,
-      .random_kv = r.bench.random_kv,
-      .interrupted = cli::agree_interrupted,
-      .verify = r.spec.verify,
-      .floor = r.spec.floors.rule(),
-      .verify_within = r.spec.inner_verify};
+  bench::MeasureSpec spec{.how = decode::generate_spec(r.sampling, r.run.seed, 0, target.config(),
+                                                       target.spec().max_tokens),
+                          .warm_ups = r.bench.warm_ups,
+                          .random_kv = r.bench.random_kv,
+                          .interrupted = cli::agree_interrupted,
+                          .verify = r.spec.verify,
+                          .floor = r.spec.floors.rule(),
+                          .verify_within = r.spec.inner_verify};
   spec.how.max_tokens = r.bench.n_new();
   spec.how.stops.clear();
   if (r.bench.prompts.empty()) spec.how.stop_ids.clear();  // all sequences are of one length

@@ -5,6 +5,7 @@
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_report.h"
+#include "decode/suggested_sampling.h"
 #include "kv/scoped_slots.h"
 #include "tools/prompts/prompt_flags.h"
 
@@ -170,7 +171,7 @@ decode::GenerateSpec AcceptancePoint::generation(double temperature, int64_t see
   recipe::Sampling sampling;
   sampling.temperature = temperature;
   decode::GenerateSpec how =
-      generate_spec(sampling, seed, 0, target.config(), target.spec().max_tokens);
+      decode::generate_spec(sampling, seed, 0, target.config(), target.spec().max_tokens);
   how.max_tokens = max_tokens;
   how.stop_ids.clear();  // all sequences are of one length
   return how;

@@ -146,15 +146,7 @@ recipe::Sampling settled_sampling(const cli::Context& cx, const recipe::Sampling
         .hint("end sequences at token ids with --stop-id N");
   recipe::Sampling s = sampling;
   if (s.from == recipe::SamplingFrom::recipe) return s;
-  const recipe::Sampling suggested = decode::suggested_sampling(model.folder);
-  const auto fill = [](auto& value, const auto& other) {
-    if (!value) value = other;
-  };
-  fill(s.temperature, suggested.temperature);
-  fill(s.top_k, suggested.top_k);
-  fill(s.top_p, suggested.top_p);
-  fill(s.min_p, suggested.min_p);
-  fill(s.repetition_penalty, suggested.repetition_penalty);
+  decode::fill(s, decode::suggested_sampling(model.folder));
   if (cx.group()) cx.group()->require_equal("sampling of generation_config.json", text_of(s));
   return s;
 }
@@ -195,32 +187,6 @@ void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p
     p.field(
         "sampling.from",
         "sampling.from: this tool does not read generation_config.json; set the values yourself");
-}
-
-decode::GenerateSpec generate_spec(const recipe::Sampling& s, int64_t seed, int top_logprobs,
-                                   const model::ModelConfig& config, int max_context) {
-  decode::GenerateSpec g;
-  const ops::SampleRule off;
-  g.sampler.rule = {.temperature = static_cast<float>(s.temperature.value_or(off.temperature)),
-                    .top_k = s.top_k.value_or(off.top_k),
-                    .top_p = s.top_p.value_or(off.top_p),
-                    .min_p = s.min_p.value_or(off.min_p),
-                    .repetition_penalty =
-                        static_cast<float>(s.repetition_penalty.value_or(off.repetition_penalty))};
-  g.sampler.seed = seed;
-  g.sampler.top_logprobs = top_logprobs;
-  g.max_tokens = s.max_tokens;
-  g.max_context = max_context;
-  g.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
-  for (const int id : s.stop_ids) {
-    if (id >= config.vocab_size)
-      throw recipe_error("sampling.stop_ids",
-                         "expected a token id of the model, found {}; its ids end at {}", id,
-                         config.vocab_size - 1);
-    g.stop_ids.push_back(id);
-  }
-  g.stops = s.stop;
-  return g;
 }
 
 std::filesystem::path data_text(const recipe::Data& data) {

@@ -42,12 +42,6 @@ nlohmann::ordered_json sampling_json(const recipe::Sampling& sampling);
 /// For tools that do not look at the model's generation_config.json.
 void refuse_model_sampling(const recipe::Sampling& sampling, recipe::Problems& p);
 
-/// sampling     settled
-/// max_context  tokens of a sequence, prompt included
-/// errors       kind recipe: an id of sampling.stop_ids beyond the vocabulary
-decode::GenerateSpec generate_spec(const recipe::Sampling& sampling, int64_t seed, int top_logprobs,
-                                   const model::ModelConfig& config, int max_context);
-
 /// The text of section `data`: data.path, or the demo document where that is empty.
 /// errors   kind input: the recipes are not installed
 std::filesystem::path data_text(const recipe::Data& data);

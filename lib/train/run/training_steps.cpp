@@ -67,8 +67,8 @@ void TrainingRun::report_skipped(int64_t step, const StepResult& r, int in_a_row
   cx_.warn(fmt::format("step {} is skipped: loss {}, gradient norm {}, records {}", step,
                        r.loss.mean(), r.gradient_norm, records_of(step - 1)));
   if (in_a_row >= kMostSkipped)
-    throw Error::make(ErrorKind::numeric, fmt::format("step {}", step),
-                      "{} steps in a row had a non-finite loss or gradient", in_a_row)
+    throw make_error(ErrorKind::numeric, fmt::format("step {}", step),
+                     "{} steps in a row had a non-finite loss or gradient", in_a_row)
         .hint("lower train.optimizer.lr, or inspect the records with --show-samples");
 }
 

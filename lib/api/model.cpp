@@ -1,0 +1,290 @@
+#include "tandem/model.h"
+
+#include <fmt/format.h>
+
+#include "api/loaded.h"
+#include "cli/search_path.h"
+#include "cli/threads.h"
+#include "decode/generate_prompts.h"
+#include "decode/suggested_sampling.h"
+#include "recipe/fields.h"
+#include "recipe/load.h"
+#include "text/tokenizer.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kLeastContext = 1024;  // least context that is tried to fit in memory
+constexpr int kReadRows = 32;            // rows that a forward of Session::read may have
+
+/// Sets a section by its text: a kind, or a map.
+void set_section(recipe::Node& tree, const std::string& key, const std::string& text,
+                 const std::string& label) {
+  const size_t begin = text.find_first_not_of(" \t\n");
+  if (begin == std::string::npos) return;
+  const bool is_map = text[begin] == '{';
+  recipe::apply_setting(tree, fmt::format("{}{}={}", key, is_map ? "" : ".kind", text), label);
+}
+
+speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions& options) {
+  recipe::Node tree;
+  const auto literal = [&](const char* key, const std::string& value, const char* label) {
+    recipe::merge(tree, recipe::nest(key, recipe::literal_node(value, label)));
+  };
+  literal("model.path", path, "Model::open");
+  literal("run.device", options.device, "ModelOptions::device");
+  set_section(tree, "cache", options.cache.settings, "ModelOptions::cache");
+  set_section(tree, "spec.draft", options.draft.settings, "ModelOptions::draft");
+  for (const std::string& setting : options.set)
+    recipe::apply_setting(tree, setting, "ModelOptions::set");
+  speculate::GenerateRecipe recipe;
+  recipe::Field fields = recipe::fields_of(recipe);
+  recipe::read_fields(fields, tree, cli::model_folders());
+  recipe::check_inputs(fields, tree, cli::model_folders());
+  if (options.context < 0 || options.sessions < 1)
+    throw usage_error("ModelOptions", "expected context >= 0 and sessions >= 1, found {} and {}",
+                      options.context, options.sessions);
+  if (options.context > 0) recipe.run.context = {options.context};
+  recipe.run.batch = options.sessions;
+  recipe.cache.policy = options.cache.policy;
+  if (recipe.cache.policy) recipe.cache.kind = recipe::CacheKind::topk;  // chooses from all keys
+  if (!recipe.model.state.empty())
+    throw usage_error("model.state", "expected no saved state").hint("call Model::restore");
+  if (recipe.spec.fastest)
+    throw usage_error("spec.fastest", "is supported only by the tools").hint("name one draft");
+  if (recipe.spec.shape.measures_acceptance())
+    throw usage_error("spec.shape", "auto measures acceptance on a prompt, found none yet")
+        .hint("name an acceptance vector with spec.shape.accept, or a tree");
+  return recipe;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const std::string& path, const ModelOptions& options)
+    : notes(options.on_note),
+      recipe(recipe_of(path, options)),
+      generation(recipe, notes),
+      on_round(options.on_round) {
+  cli::use_threads(recipe.run.threads);
+  const bool draws = recipe.sampling.temperature.value_or(0) > 0;
+  decode::GenerateSpec how = spec_of({.temperature = draws ? recipe.sampling.temperature : 0.0});
+  if (generation.speculates()) generation.read_tree(how.sampler.rule);
+  speculate::ModelPair& pair = generation.pair();
+  int64_t context = pair.context();
+  const auto size = [&] {
+    generation.size({.batch = options.sessions,
+                     .longest = context,
+                     .total = context * options.sessions,
+                     .to_read = context,
+                     .prompts = options.sessions},
+                    options.sessions, [&](decode::EngineSpec& spec) {
+                      spec.max_extend_rows = std::max(spec.max_extend_rows, kReadRows);
+                      spec.max_logit_rows = std::max(spec.max_logit_rows, kReadRows);
+                    });
+    return pair.limits().fits(pair.plan());
+  };
+  while (!size() && recipe.run.context.value == 0 && context >= 2 * kLeastContext) context /= 2;
+  if (generation.speculates() && !recipe.spec.force) speculate::refuse_full_draft(recipe, pair);
+  how.max_context = static_cast<int>(context);
+  generation.load(how, {});
+  way = generation.way({.on_round = [this](const speculate::RoundEvent& e) {
+    if (on_round) on_round({e.seq, e.drafted, e.accepted, e.path});
+  }});
+}
+
+decode::GenerateSpec LoadedModel::spec_of(const Sampling& how) const {
+  recipe::Node tree;
+  const auto set = [&](const char* key, const auto& value) {
+    if (value)
+      recipe::merge(tree,
+                    recipe::nest(key, recipe::literal_node(fmt::format("{}", *value), "Sampling")));
+  };
+  set("max_tokens", std::optional(how.max_tokens));
+  set("temperature", how.temperature);
+  set("top_k", how.top_k);
+  set("top_p", how.top_p);
+  set("min_p", how.min_p);
+  set("repetition_penalty", how.repetition_penalty);
+  recipe::Sampling sampling;
+  recipe::Field fields = recipe::fields_of(sampling);
+  recipe::read_fields(fields, tree);
+  sampling.stop = how.stop;
+  const decode::ModelFiles& of = generation.pair().target();
+  const int most = generation.pair().target_spec().max_tokens;
+  return decode::generate_spec(sampling, how.seed, 0, of.config, most);
+}
+
+std::vector<int32_t> LoadedModel::encode(std::string_view text, bool begins) const {
+  if (!files().tokenizer)
+    throw input_error(files().name, "text needs a tokenizer, but the model has none")
+        .hint("give token ids");
+  return files().tokenizer->encode(text, {.add_bos = begins});
+}
+
+const text::ChatTemplate& LoadedModel::chat_template() {
+  if (!written) written = decode::chat_template_of(files(), recipe.chat);
+  return *written;
+}
+
+int LoadedModel::n_free() const { return recipe.run.batch - static_cast<int>(texts.size()); }
+
+void LoadedModel::require_free(int n) const {
+  if (n_free() >= n) return;
+  throw usage_error("Model", "expected at most {} session{} alive", recipe.run.batch,
+                    recipe.run.batch == 1 ? "" : "s")
+      .hint("open the model with more ModelOptions::sessions, or end a session first");
+}
+
+std::shared_ptr<SessionText> LoadedModel::add(std::unique_ptr<decode::Session> session) {
+  auto text = std::make_shared<SessionText>(std::move(session));
+  texts[text.get()] = text;
+  return text;
+}
+
+ModelTurn::ModelTurn(LoadedModel& model) : model_(model) {
+  if (model.running.load() == std::this_thread::get_id())
+    throw usage_error("Model", "a callback cannot use the model that calls it")
+        .hint("return false to stop, and go on after the call");
+  lock_ = std::unique_lock(model.turn);
+  model.running = std::this_thread::get_id();
+  cli::use_threads(model.recipe.run.threads);
+}
+
+decode::GenerateEvents TokenPasser::events() {
+  decode::GenerateEvents events;
+  if (!to_) return events;
+  events.on_token = [this](const decode::TokenEvent& e) {
+    if (!stopped_) stopped_ = !to_({e.seq, e.id, e.text, e.logprob});
+  };
+  events.on_finish = [this](int seq, decode::Finish, const std::string& rest) {
+    if (!stopped_ && !rest.empty()) to_({.sequence = seq, .id = -1, .text = rest});
+  };
+  events.interrupted = [this] { return stopped_; };
+  return events;
+}
+
+Finish finish_of(std::optional<decode::Finish> finish) {
+  if (!finish) return Finish::stopped;
+  switch (*finish) {
+    case decode::Finish::length:
+      return Finish::length;
+    case decode::Finish::stop_id:
+      return Finish::end;
+    case decode::Finish::stop_string:
+      return Finish::stop;
+    case decode::Finish::context:
+      return Finish::context;
+  }
+  return Finish::stopped;
+}
+
+Result result_of(const decode::Answer& answer) {
+  return {.text = answer.text,
+          .ids = answer.ids,
+          .finish = finish_of(answer.finish),
+          .prompt_tokens = answer.report.prompt_tokens,
+          .steps = answer.report.decode_steps,
+          .prefill_s = answer.report.prefill_s,
+          .decode_s = answer.report.decode_s};
+}
+
+Model::Model(std::shared_ptr<LoadedModel> loaded) : loaded_(std::move(loaded)) {}
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+Model Model::open(const std::string& path, const ModelOptions& options) {
+  return Model(std::make_shared<LoadedModel>(path, options));
+}
+
+Session Model::session() {
+  const ModelTurn turn(*loaded_);
+  loaded_->require_free(1);
+  auto text = std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder());
+  return Session(std::make_unique<OpenSession>(loaded_, loaded_->add(std::move(text))));
+}
+
+Session Model::restore(const std::filesystem::path& file) {
+  const ModelTurn turn(*loaded_);
+  loaded_->require_free(1);
+  const decode::SavedState state =
+      decode::open_state(file, loaded_->files(), loaded_->generation.pair().compute());
+  if (std::ssize(state.tokens) >= context())
+    throw input_error(file.string(), "has {} tokens, but a session has room for {}",
+                      state.tokens.size(), context())
+        .hint("raise ModelOptions::context");
+  auto text = std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder(), state);
+  return Session(std::make_unique<OpenSession>(loaded_, loaded_->add(std::move(text))));
+}
+
+std::vector<Result> Model::generate(std::span<const std::string> prompts, const Sampling& how,
+                                    const OnToken& on_token) {
+  const ModelTurn turn(*loaded_);
+  loaded_->require_free(1);
+  std::vector<decode::Request> requests;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    requests.push_back({.tokens = loaded_->encode(prompts[i], true)});
+    const auto n = std::ssize(requests.back().tokens);
+    if (n == 0 || n >= context())
+      throw input_error(fmt::format("prompt {}", i), "expected 1 to {} tokens, found {}",
+                        context() - 1, n);
+  }
+  decode::GenerateSpec spec = loaded_->spec_of(how);
+  spec.max_active = loaded_->n_free();
+  std::vector<decode::Answer> answers(prompts.size());
+  TokenPasser passer(on_token);
+  const decode::GenerateEvents shown = passer.events();
+  decode::GenerateEvents events = shown;
+  events.on_prompt = [&](int seq, int64_t n) {
+    answers[static_cast<size_t>(seq)].report.prompt_tokens = n;
+  };
+  events.on_token = [&](const decode::TokenEvent& e) {
+    decode::Answer& answer = answers[static_cast<size_t>(e.seq)];
+    answer.ids.push_back(e.id);
+    answer.text += e.text;
+    if (shown.on_token) shown.on_token(e);
+  };
+  events.on_finish = [&](int seq, decode::Finish finish, const std::string& rest) {
+    decode::Answer& answer = answers[static_cast<size_t>(seq)];
+    answer.finish = finish;
+    answer.text += rest;
+    if (shown.on_finish) shown.on_finish(seq, finish, rest);
+  };
+  decode::GenerateReport report;
+  try {
+    decode::generate(loaded_->engine(), loaded_->way.decoder(), requests, spec, events, report);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::interrupted) throw;
+  }
+  std::vector<Result> results;
+  for (decode::Answer& answer : answers) {
+    answer.report.decode_steps = report.decode_steps;
+    answer.report.prefill_s = report.prefill_s;
+    answer.report.decode_s = report.decode_s;
+    results.push_back(result_of(answer));
+  }
+  return results;
+}
+
+std::vector<int32_t> Model::encode(std::string_view text, bool begins) const {
+  return loaded_->encode(text, begins);
+}
+
+std::string Model::decode(std::span<const int32_t> ids) const {
+  return loaded_->files().tokenizer ? loaded_->files().tokenizer->decode(ids) : "";
+}
+
+Sampling Model::suggested_sampling() const {
+  const recipe::Sampling s = decode::suggested_sampling(loaded_->files().folder);
+  return {.temperature = s.temperature,
+          .top_k = s.top_k,
+          .top_p = s.top_p,
+          .min_p = s.min_p,
+          .repetition_penalty = s.repetition_penalty};
+}
+
+const std::string& Model::name() const { return loaded_->files().name; }
+int Model::vocab() const { return loaded_->engine().config().vocab_size; }
+int64_t Model::context() const { return loaded_->generation.pair().target_spec().max_tokens; }
+
+}  // namespace tandem
