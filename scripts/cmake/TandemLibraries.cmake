@@ -1,5 +1,8 @@
 # Imported targets for the libraries without a usable CMake config; also installed, since users of a
 # static tandem link them. oneDNN's own config asks for OpenCL, the others ship none on Debian 12.
+if(TARGET tandem_onednn)
+  return()  # found by another folder of the same project
+endif()
 function(tandem_find_library target package header library)
   find_path(${target}_INCLUDE ${header})
   find_library(${target}_LIBRARY ${library})

@@ -50,8 +50,8 @@ target_link_libraries(old PRIVATE tandem::core)
 file(WRITE ${WORK}/source/old.cpp "#include \"decode/generate.h\"\nint main() { return tandem::decode::Request{}.own_slot + 1; }\n")
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -G ${GENERATOR}
   -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_PREFIX_PATH=${WORK}/prefix ${flags}
-  ERROR_VARIABLE notes COMMAND_ERROR_IS_FATAL ANY)
-if(NOT notes MATCHES "link tandem::tandem")
+  ERROR_VARIABLE notes RESULT_VARIABLE status)
+if(NOT status EQUAL 0 OR NOT notes MATCHES "link tandem::tandem")
   message(FATAL_ERROR "expected a note that tandem::core is deprecated, found: '${notes}'")
 endif()
 file(GLOB headers RELATIVE ${WORK}/prefix/include ${WORK}/prefix/include/*)
@@ -80,7 +80,18 @@ try("The lamp\nThe fog\nThe boat\n" "The lamp.*[a-z].*The fog.*[a-z].*The boat" 
 try("" "full +-[0-9.]+.*strided +-[0-9.]+" ${examples}/kv_policy ${models}/tiny-16m
   "${prompt} lit the lamp, for the fog had come in from the west and the boats were late.")
 if(PYTHON AND NOT SANITIZE)
+  # Packages of the distribution serve its own Python, which need not be the first in PATH.
+  foreach(candidate ${PYTHON} /usr/bin/python3)
+    execute_process(COMMAND ${candidate} -c "import numpy" RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+    if(status EQUAL 0)
+      set(python ${candidate})
+      break()
+    endif()
+  endforeach()
+  if(NOT python)
+    message(FATAL_ERROR "neither ${PYTHON} nor /usr/bin/python3 has numpy: install python3-numpy")
+  endif()
   file(GLOB_RECURSE library ${WORK}/prefix/lib*/libtandem_c.so)
   try("" "[a-z].*-[0-9.]+  the stairs.*-[0-9.]+  purple" ${CMAKE_COMMAND} -E env TANDEM_LIBRARY=${library}
-    ${PYTHON} ${SOURCE}/examples/python/example.py ${models}/tiny-16m "${prompt}")
+    ${python} ${SOURCE}/examples/python/example.py ${models}/tiny-16m "${prompt}")
 endif()
