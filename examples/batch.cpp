@@ -2,6 +2,7 @@
 //
 //   batch MODEL [SEQUENCES]      SEQUENCES run together, 8 by default
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::string> prompts;
     for (std::string line; std::getline(std::cin, line);) prompts.push_back(line);
-    const int sequences = argc > 2 ? std::stoi(argv[2]) : 8;
+    const int sequences = argc > 2 ? std::atoi(argv[2]) : 8;
     tandem::Model model =
         tandem::Model::open(argv[1], {.context = 2048, .sessions = sequences});
     const auto answers = model.generate(prompts, {.max_tokens = 40});

@@ -1,10 +1,10 @@
 // An attention policy of one's own: each query head reads the first tokens, the latest ones, and
 // every n-th token between them.
 //
-//   kv_policy MODEL "prompt"
-#include <algorithm>
+//   kv_policy MODEL "text"
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "tandem/tandem.h"
@@ -28,13 +28,13 @@ class Strided final : public tandem::Policy {
   int first_, latest_, stride_;
 };
 
-/// The mean log-probability of the tokens that follow the first `n`, under a cache.
-double mean_log_prob(const std::string& path, const tandem::Cache& cache, const std::string& text,
-                     size_t n) {
+/// The mean log-probability of the tokens after the first eight, under a cache.
+double mean_log_prob(const std::string& path, const tandem::Cache& cache, const std::string& text) {
   tandem::Model model =
       tandem::Model::open(path, {.cache = cache, .device = "cpu", .context = 4096});
   const auto ids = model.encode(text);
-  n = std::min(n, ids.size() - 1);
+  constexpr size_t n = 8;
+  if (ids.size() <= n) throw tandem::Error(tandem::ErrorKind::input, "text", "is too short");
   tandem::Session session = model.session();
   session.append(std::span(ids).first(n));
   double sum = 0;
@@ -52,8 +52,8 @@ int main(int argc, char** argv) {
   }
   try {
     const auto strided = std::make_shared<Strided>(4, 8, 4);
-    std::printf("full     %.4f per token\n", mean_log_prob(argv[1], {}, argv[2], 8));
-    std::printf("strided  %.4f per token\n", mean_log_prob(argv[1], {strided}, argv[2], 8));
+    std::printf("full     %.4f per token\n", mean_log_prob(argv[1], {}, argv[2]));
+    std::printf("strided  %.4f per token\n", mean_log_prob(argv[1], strided, argv[2]));
     return 0;
   } catch (const tandem::Error& e) {
     std::fprintf(stderr, "kv_policy: %s\n  hint: %s\n", e.what(), e.hint_text().c_str());

@@ -83,8 +83,9 @@ class Model:
 
     def encode(self, text, begins=True):
         """Token ids, int32 [n]."""
-        ids = np.empty(len(text.encode()) + 8, np.int32)
-        return ids[:_call("encode", self._model, text.encode(), begins, ids.ctypes.data, len(ids))].copy()
+        ids = np.empty(_call("encode", self._model, text.encode(), begins, None, 0), np.int32)
+        _call("encode", self._model, text.encode(), begins, ids.ctypes.data, len(ids))
+        return ids
 
     def decode(self, ids):
         ids = _ids(ids)
@@ -161,14 +162,14 @@ class Session:
             try:
                 _call(name, self._session, *arguments, c.byref(how), on_token, None)
                 pieces.put(None)
-            except Error as error:
+            except Exception as error:  # for the reader
                 pieces.put(error)
 
         thread = threading.Thread(target=work)
         thread.start()
         try:
             while (piece := pieces.get()) is not None:
-                if isinstance(piece, Error):
+                if isinstance(piece, Exception):
                     raise piece
                 if piece:
                     yield piece

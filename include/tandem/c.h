@@ -32,7 +32,8 @@ typedef struct {
   int64_t seed;
 } tandem_sampling;
 
-/* Receives each token with its text, which may be empty. Returning 0 stops generation. */
+/* Receives each token with its text, which may be empty, and at the end perhaps text without a
+   token (id -1). Returning 0 stops generation. */
 typedef int (*tandem_on_token)(void* user, int32_t id, const char* text);
 
 /* Opens a model folder, a GGUF file or a name of a known model. options may be NULL. */
@@ -59,7 +60,7 @@ void tandem_end(tandem_session* session);
 int tandem_append(tandem_session* session, const int32_t* ids, int64_t n);
 /* Adds tokens under the cache's policy and writes the logits after each, [n, vocab] f32. */
 int tandem_read(tandem_session* session, const int32_t* ids, int64_t n, float* logits);
-/* Leaves the first n tokens of the text. */
+/* Keeps only the first n tokens of the text. */
 int tandem_rewind(tandem_session* session, int64_t n);
 /* Returns the number of tokens of the text. */
 int64_t tandem_length(tandem_session* session);

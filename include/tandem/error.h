@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-/// What went wrong, from the user's point of view. It decides the exit status of a tool.
+/// The kind of an error, and the exit status that tandem's tools give it.
 enum class ErrorKind : uint8_t {
   usage,        // exit 2: the command line, or a call that the object's state does not allow
   recipe,       // exit 3: a recipe, or an unsupported combination
@@ -30,6 +30,7 @@ class Error : public std::exception {
   Error& operator=(Error&& other) noexcept;
   ~Error() override;
 
+  /// Sets the remedy: `throw Error(...).hint("set only one of them")`.
   Error hint(std::string text) &&;
 
   /// Adds an outer context such as "while loading layer 12".
@@ -38,6 +39,7 @@ class Error : public std::exception {
   ErrorKind kind() const { return kind_; }
   const std::string& where() const { return where_; }
   const std::string& message() const { return message_; }
+  /// Returns the remedy, or an empty text. It is not part of what().
   const std::string& hint_text() const { return hint_; }
 
   /// `where: message (context; outer context)`, without the hint.

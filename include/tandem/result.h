@@ -24,7 +24,7 @@ struct Sampling {
 /// A token of an answer, as it is generated.
 struct Token {
   int sequence = 0;           // its number in a batch; 0 in a session
-  int32_t id = 0;
+  int32_t id = 0;              // -1: no token, only text that was held back for a stop text
   std::string_view text = {}; // may be empty: characters and stop texts are shown once complete
   float logprob = 0;          // natural log of its probability at temperature 1
 };
@@ -46,8 +46,9 @@ struct Result {
   std::vector<int32_t> ids = {};  // the end-of-text token is among them
   Finish finish = Finish::length;
   int64_t prompt_tokens = 0;  // read for this answer; tokens in the KV cache are not read again
-  int64_t steps = 0;          // decode steps; fewer than tokens where drafts were accepted
-  double prefill_s = 0, decode_s = 0;  // seconds, of a batch those of all
+  /// Decode steps; the prefill gives the first token. A batch has one number for all sequences.
+  int64_t steps = 0;
+  double prefill_s = 0, decode_s = 0;  // seconds; of a batch those of all
 };
 
 }  // namespace tandem

@@ -29,6 +29,8 @@ Result guarded(Result failure, const Body& body) {
     if (!e.hint_text().empty()) last_error += " (" + e.hint_text() + ")";
   } catch (const std::exception& e) {
     last_error = e.what();
+  } catch (...) {
+    last_error = "unknown exception";
   }
   return failure;
 }
@@ -38,6 +40,17 @@ template <class T>
 T& checked(T* pointer, const char* what) {
   if (pointer == nullptr) throw Error(ErrorKind::usage, what, "expected a pointer, found NULL");
   return *pointer;
+}
+
+Session& of(tandem_session* session) { return checked(session, "session").session; }
+Model& of(tandem_model* model) { return checked(model, "model").model; }
+
+/// Copies as much as there is room for, and returns the size of all.
+template <class All, class To>
+int64_t copy_within(const All& all, To* to, int64_t room) {
+  if (room > 0)
+    std::copy_n(all.begin(), std::min<int64_t>(room, std::ssize(all)), &checked(to, "room"));
+  return std::ssize(all);
 }
 
 std::span<const int32_t> ids_of(const int32_t* ids, int64_t n) {
@@ -88,46 +101,38 @@ tandem_model* tandem_open(const char* path, const tandem_options* options) {
 void tandem_close(tandem_model* model) { delete model; }
 
 int tandem_vocab(tandem_model* model) {
-  return guarded(-1, [&] { return checked(model, "model").model.vocab(); });
+  return guarded(-1, [&] { return of(model).vocab(); });
 }
 
 int64_t tandem_encode(tandem_model* model, const char* text, int begins, int32_t* ids,
                       int64_t room) {
   return guarded<int64_t>(-1, [&] {
-    const auto all = checked(model, "model").model.encode(&checked(text, "text"), begins != 0);
-    std::copy_n(all.begin(), std::clamp<int64_t>(room, 0, std::ssize(all)), ids);
-    return std::ssize(all);
+    return copy_within(of(model).encode(&checked(text, "text"), begins != 0), ids, room);
   });
 }
 
 int64_t tandem_decode(tandem_model* model, const int32_t* ids, int64_t n, char* text,
                       int64_t room) {
-  return guarded<int64_t>(-1, [&] {
-    const std::string all = checked(model, "model").model.decode(ids_of(ids, n));
-    std::copy_n(all.begin(), std::clamp<int64_t>(room, 0, std::ssize(all)), text);
-    return std::ssize(all);
-  });
+  return guarded<int64_t>(
+      -1, [&] { return copy_within(of(model).decode(ids_of(ids, n)), text, room); });
 }
 
 tandem_session* tandem_begin(tandem_model* model) {
-  return guarded<tandem_session*>(
-      nullptr, [&] { return new tandem_session{checked(model, "model").model.session()}; });
+  return guarded<tandem_session*>(nullptr, [&] { return new tandem_session{of(model).session()}; });
 }
 
 tandem_session* tandem_fork(tandem_session* session) {
-  return guarded<tandem_session*>(
-      nullptr, [&] { return new tandem_session{checked(session, "session").session.fork()}; });
+  return guarded<tandem_session*>(nullptr, [&] { return new tandem_session{of(session).fork()}; });
 }
 
 tandem_session* tandem_restore(tandem_model* model, const char* file) {
-  return guarded<tandem_session*>(nullptr, [&] {
-    return new tandem_session{checked(model, "model").model.restore(&checked(file, "file"))};
-  });
+  return guarded<tandem_session*>(
+      nullptr, [&] { return new tandem_session{of(model).restore(&checked(file, "file"))}; });
 }
 
 int tandem_save(tandem_session* session, const char* file) {
   return guarded(-1, [&] {
-    checked(session, "session").session.save(&checked(file, "file"));
+    of(session).save(&checked(file, "file"));
     return 0;
   });
 }
@@ -136,14 +141,14 @@ void tandem_end(tandem_session* session) { delete session; }
 
 int tandem_append(tandem_session* session, const int32_t* ids, int64_t n) {
   return guarded(-1, [&] {
-    checked(session, "session").session.append(ids_of(ids, n));
+    of(session).append(ids_of(ids, n));
     return 0;
   });
 }
 
 int tandem_read(tandem_session* session, const int32_t* ids, int64_t n, float* logits) {
   return guarded(-1, [&] {
-    const Logits all = checked(session, "session").session.read(ids_of(ids, n));
+    const Logits all = of(session).read(ids_of(ids, n));
     if (n > 0) std::copy(all.values.begin(), all.values.end(), &checked(logits, "logits"));
     return 0;
   });
@@ -151,14 +156,13 @@ int tandem_read(tandem_session* session, const int32_t* ids, int64_t n, float* l
 
 int tandem_rewind(tandem_session* session, int64_t n) {
   return guarded(-1, [&] {
-    checked(session, "session").session.rewind(n);
+    of(session).rewind(n);
     return 0;
   });
 }
 
 int64_t tandem_length(tandem_session* session) {
-  return guarded<int64_t>(-1,
-                          [&] { return std::ssize(checked(session, "session").session.ids()); });
+  return guarded<int64_t>(-1, [&] { return std::ssize(of(session).ids()); });
 }
 
 int64_t tandem_generate(tandem_session* session, const int32_t* ids, int64_t n,

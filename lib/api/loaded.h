@@ -1,9 +1,9 @@
 #pragma once
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -47,33 +47,40 @@ struct LoadedModel {
   const decode::ModelFiles& files() const { return generation.engines().target->files(); }
   decode::Engine& engine() const { return *generation.engines().target; }
   decode::GenerateSpec spec_of(const Sampling& how) const;
+  /// errors   kind input: there is none
+  const text::Tokenizer& tokenizer() const;
   std::vector<int32_t> encode(std::string_view text, bool begins) const;
+  /// errors   kind input: ids that the model lacks
+  void require_known(std::span<const int32_t> ids) const;
   /// errors   kind input: there is none
   const text::ChatTemplate& chat_template();
-  /// errors   kind usage: all are alive
-  std::shared_ptr<SessionText> add(std::unique_ptr<decode::Session> session);
-  int n_free() const;
-  void require_free(int n) const;
+  std::shared_ptr<SessionText> add(std::shared_ptr<SessionText> text);
+  int n_free() const { return recipe.run.batch - static_cast<int>(texts.size()); }
+  /// errors   kind usage: all sessions are alive
+  void require_free() const;
 
   NotePasser notes;
   speculate::GenerateRecipe recipe;
   speculate::Generation generation;
   OnRound on_round;
   speculate::Generation::Way way = {};
-  std::optional<text::ChatTemplate> written = {};  // the chat template, once it is needed
-  std::mutex turn;                                 // held by the call that runs the model
-  std::atomic<std::thread::id> running = {};       // the thread that has it
-  std::map<const SessionText*, std::shared_ptr<SessionText>> texts = {};  // alive ones
+  std::optional<text::ChatTemplate> written = {};     // the chat template, once it is needed
+  std::mutex turn;                                    // held by the call that runs the model
+  std::atomic<std::thread::id> running = {};          // the thread that has it
+  std::set<std::shared_ptr<SessionText>> texts = {};  // alive ones
 };
 
-/// Has the engine for a call.
+/// Holds the engine during a call.
 /// errors   kind usage: a callback of the model asks for it
 class ModelTurn {
  public:
-  explicit ModelTurn(LoadedModel& model);
+  /// ends     true if a session ends, which a turn of the same thread also serves
+  explicit ModelTurn(LoadedModel& model, bool ends = false);
   ModelTurn(const ModelTurn&) = delete;
   ModelTurn& operator=(const ModelTurn&) = delete;
-  ~ModelTurn() { model_.running = std::thread::id(); }
+  ~ModelTurn() {
+    if (lock_) model_.running = std::thread::id();
+  }
 
  private:
   LoadedModel& model_;

@@ -5,17 +5,19 @@
 #include "api/loaded.h"
 #include "cli/search_path.h"
 #include "cli/threads.h"
-#include "decode/generate_prompts.h"
+#include "decode/fit/placement.h"
 #include "decode/suggested_sampling.h"
 #include "recipe/fields.h"
 #include "recipe/load.h"
+#include "tensor/cuda.h"
 #include "text/tokenizer.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kLeastContext = 1024;  // least context that is tried to fit in memory
-constexpr int kReadRows = 32;            // rows that a forward of Session::read may have
+constexpr int kMostSessions = 4096;
+constexpr int kReadRows = 32;  // rows that a forward of Session::read may have
 
 /// Sets a section by its text: a kind, or a map.
 void set_section(recipe::Node& tree, const std::string& key, const std::string& text,
@@ -24,6 +26,32 @@ void set_section(recipe::Node& tree, const std::string& key, const std::string& 
   if (begin == std::string::npos) return;
   const bool is_map = text[begin] == '{';
   recipe::apply_setting(tree, fmt::format("{}{}={}", key, is_map ? "" : ".kind", text), label);
+}
+
+/// errors   kind usage: a key that has no effect in the library, or that another option sets
+void refuse_unused(const std::string& key, const ModelOptions& options) {
+  constexpr std::pair<const char*, const char*> kUnused[] = {
+      {"model.path", "give the path to Model::open"},
+      {"model.state", "call Model::restore"},
+      {"run.device", "set ModelOptions::device"},
+      {"run.context", "set ModelOptions::context"},
+      {"run.batch", "set ModelOptions::sessions"},
+      {"run.seed", "set Sampling::seed"},
+      {"run.plan_for", "plan with --dry-run of the tools"},
+      {"run.rank", "only the tools run on several ranks"},
+      {"run.world_size", "only the tools run on several ranks"},
+      {"run.rendezvous", "only the tools run on several ranks"},
+      {"sampling", "set Sampling of a call"},
+      {"output", "the program writes results"}};
+  const auto refuse = [&](const char* hint) {
+    throw usage_error("ModelOptions::set", "{} has no effect here", key).hint(hint);
+  };
+  for (const auto& [unused, hint] : kUnused)
+    if (key == unused || key.starts_with(std::string(unused) + ".")) refuse(hint);
+  if (!options.cache.settings.empty() && (key == "cache" || key == "cache.kind"))
+    refuse("set ModelOptions::cache");
+  if (!options.draft.settings.empty() && (key == "spec.draft" || key == "spec.draft.kind"))
+    refuse("set ModelOptions::draft");
 }
 
 speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions& options) {
@@ -35,21 +63,31 @@ speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions&
   literal("run.device", options.device, "ModelOptions::device");
   set_section(tree, "cache", options.cache.settings, "ModelOptions::cache");
   set_section(tree, "spec.draft", options.draft.settings, "ModelOptions::draft");
-  for (const std::string& setting : options.set)
+  for (const std::string& setting : options.set) {
+    refuse_unused(setting.substr(0, setting.find('=')), options);
     recipe::apply_setting(tree, setting, "ModelOptions::set");
+  }
+  if (options.cache.policy && tree.find_path("cache.kind") != nullptr)
+    throw usage_error("ModelOptions::cache", "expected either a policy or a kind, found both");
   speculate::GenerateRecipe recipe;
   recipe::Field fields = recipe::fields_of(recipe);
   recipe::read_fields(fields, tree, cli::model_folders());
   recipe::check_inputs(fields, tree, cli::model_folders());
-  if (options.context < 0 || options.sessions < 1)
-    throw usage_error("ModelOptions", "expected context >= 0 and sessions >= 1, found {} and {}",
-                      options.context, options.sessions);
+  if (options.context < 0)
+    throw usage_error("ModelOptions::context", "expected at least 0, found {}", options.context);
+  if (options.sessions < 1 || options.sessions > kMostSessions)
+    throw usage_error("ModelOptions::sessions", "expected 1 to {}, found {}", kMostSessions,
+                      options.sessions);
+  if (decode::gpus_named(recipe.run.device) > 1)
+    throw usage_error("ModelOptions::device", "expected one device, found {}", recipe.run.device)
+        .hint("only the tools run on several GPUs");
+  if (recipe.run.device.starts_with("cuda") && cuda::device_count() == 0)
+    throw Error(ErrorKind::device, "ModelOptions::device", cuda::why_none())
+        .hint("open the model with device cpu");
   if (options.context > 0) recipe.run.context = {options.context};
   recipe.run.batch = options.sessions;
   recipe.cache.policy = options.cache.policy;
   if (recipe.cache.policy) recipe.cache.kind = recipe::CacheKind::topk;  // chooses from all keys
-  if (!recipe.model.state.empty())
-    throw usage_error("model.state", "expected no saved state").hint("call Model::restore");
   if (recipe.spec.fastest)
     throw usage_error("spec.fastest", "is supported only by the tools").hint("name one draft");
   if (recipe.spec.shape.measures_acceptance())
@@ -93,6 +131,9 @@ LoadedModel::LoadedModel(const std::string& path, const ModelOptions& options)
 }
 
 decode::GenerateSpec LoadedModel::spec_of(const Sampling& how) const {
+  if (how.max_tokens < 1)
+    throw usage_error("Sampling::max_tokens", "expected at least 1, found {}", how.max_tokens)
+        .hint("Session::append adds a prompt without an answer");
   recipe::Node tree;
   const auto set = [&](const char* key, const auto& value) {
     if (value)
@@ -114,11 +155,22 @@ decode::GenerateSpec LoadedModel::spec_of(const Sampling& how) const {
   return decode::generate_spec(sampling, how.seed, 0, of.config, most);
 }
 
+const text::Tokenizer& LoadedModel::tokenizer() const {
+  if (files().tokenizer) return *files().tokenizer;
+  throw input_error(files().name, "text needs a tokenizer, but the model has none")
+      .hint("use token ids");
+}
+
 std::vector<int32_t> LoadedModel::encode(std::string_view text, bool begins) const {
-  if (!files().tokenizer)
-    throw input_error(files().name, "text needs a tokenizer, but the model has none")
-        .hint("give token ids");
-  return files().tokenizer->encode(text, {.add_bos = begins});
+  return tokenizer().encode(text, {.add_bos = begins});
+}
+
+void LoadedModel::require_known(std::span<const int32_t> ids) const {
+  const int vocab = engine().config().vocab_size;
+  for (const int32_t id : ids)
+    if (id < 0 || id >= vocab)
+      throw input_error("token ids", "expected ids from 0 to {}, found {}", vocab - 1, id)
+          .hint("encode texts with the same model");
 }
 
 const text::ChatTemplate& LoadedModel::chat_template() {
@@ -126,25 +178,24 @@ const text::ChatTemplate& LoadedModel::chat_template() {
   return *written;
 }
 
-int LoadedModel::n_free() const { return recipe.run.batch - static_cast<int>(texts.size()); }
-
-void LoadedModel::require_free(int n) const {
-  if (n_free() >= n) return;
+void LoadedModel::require_free() const {
+  if (n_free() > 0) return;
   throw usage_error("Model", "expected at most {} session{} alive", recipe.run.batch,
                     recipe.run.batch == 1 ? "" : "s")
       .hint("open the model with more ModelOptions::sessions, or end a session first");
 }
 
-std::shared_ptr<SessionText> LoadedModel::add(std::unique_ptr<decode::Session> session) {
-  auto text = std::make_shared<SessionText>(std::move(session));
-  texts[text.get()] = text;
+std::shared_ptr<SessionText> LoadedModel::add(std::shared_ptr<SessionText> text) {
+  texts.insert(text);
   return text;
 }
 
-ModelTurn::ModelTurn(LoadedModel& model) : model_(model) {
-  if (model.running.load() == std::this_thread::get_id())
-    throw usage_error("Model", "a callback cannot use the model that calls it")
-        .hint("return false to stop, and go on after the call");
+ModelTurn::ModelTurn(LoadedModel& model, bool ends) : model_(model) {
+  if (model.running.load() == std::this_thread::get_id()) {
+    if (ends) return;
+    throw usage_error("Model", "a callback or policy cannot use the model that calls it")
+        .hint("use the model after the call");
+  }
   lock_ = std::unique_lock(model.turn);
   model.running = std::this_thread::get_id();
   cli::use_threads(model.recipe.run.threads);
@@ -188,6 +239,11 @@ Result result_of(const decode::Answer& answer) {
           .decode_s = answer.report.decode_s};
 }
 
+Cache::Cache(std::shared_ptr<Policy> own, std::string text)
+    : settings(std::move(text)), policy(std::move(own)) {
+  if (!policy) throw usage_error("Cache", "expected a policy, found a null pointer");
+}
+
 Model::Model(std::shared_ptr<LoadedModel> loaded) : loaded_(std::move(loaded)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -197,37 +253,45 @@ Model Model::open(const std::string& path, const ModelOptions& options) {
   return Model(std::make_shared<LoadedModel>(path, options));
 }
 
+LoadedModel& Model::loaded() const {
+  if (loaded_) return *loaded_;
+  throw usage_error("Model", "the model was moved to another object").hint("use that object");
+}
+
 Session Model::session() {
-  const ModelTurn turn(*loaded_);
-  loaded_->require_free(1);
-  auto text = std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder());
+  const ModelTurn turn(loaded());
+  loaded_->require_free();
+  auto text = std::make_shared<SessionText>(
+      std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder()));
   return Session(std::make_unique<OpenSession>(loaded_, loaded_->add(std::move(text))));
 }
 
 Session Model::restore(const std::filesystem::path& file) {
-  const ModelTurn turn(*loaded_);
-  loaded_->require_free(1);
+  const ModelTurn turn(loaded());
+  loaded_->require_free();
   const decode::SavedState state =
       decode::open_state(file, loaded_->files(), loaded_->generation.pair().compute());
-  if (std::ssize(state.tokens) >= context())
+  if (std::ssize(state.tokens) > context())
     throw input_error(file.string(), "has {} tokens, but a session has room for {}",
                       state.tokens.size(), context())
         .hint("raise ModelOptions::context");
-  auto text = std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder(), state);
+  auto text = std::make_shared<SessionText>(
+      std::make_unique<decode::Session>(loaded_->engine(), loaded_->way.decoder(), state));
   return Session(std::make_unique<OpenSession>(loaded_, loaded_->add(std::move(text))));
 }
 
 std::vector<Result> Model::generate(std::span<const std::string> prompts, const Sampling& how,
                                     const OnToken& on_token) {
-  const ModelTurn turn(*loaded_);
-  loaded_->require_free(1);
+  const ModelTurn turn(loaded());
+  loaded_->require_free();
   std::vector<decode::Request> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     requests.push_back({.tokens = loaded_->encode(prompts[i], true)});
     const auto n = std::ssize(requests.back().tokens);
     if (n == 0 || n >= context())
       throw input_error(fmt::format("prompt {}", i), "expected 1 to {} tokens, found {}",
-                        context() - 1, n);
+                        context() - 1, n)
+          .hint("raise ModelOptions::context, or shorten the prompt");
   }
   decode::GenerateSpec spec = loaded_->spec_of(how);
   spec.max_active = loaded_->n_free();
@@ -267,15 +331,17 @@ std::vector<Result> Model::generate(std::span<const std::string> prompts, const 
 }
 
 std::vector<int32_t> Model::encode(std::string_view text, bool begins) const {
-  return loaded_->encode(text, begins);
+  return loaded().encode(text, begins);
 }
 
 std::string Model::decode(std::span<const int32_t> ids) const {
-  return loaded_->files().tokenizer ? loaded_->files().tokenizer->decode(ids) : "";
+  const LoadedModel& model = loaded();
+  model.require_known(ids);
+  return model.tokenizer().decode(ids);
 }
 
 Sampling Model::suggested_sampling() const {
-  const recipe::Sampling s = decode::suggested_sampling(loaded_->files().folder);
+  const recipe::Sampling s = decode::suggested_sampling(loaded().files().folder);
   return {.temperature = s.temperature,
           .top_k = s.top_k,
           .top_p = s.top_p,
@@ -283,8 +349,8 @@ Sampling Model::suggested_sampling() const {
           .repetition_penalty = s.repetition_penalty};
 }
 
-const std::string& Model::name() const { return loaded_->files().name; }
-int Model::vocab() const { return loaded_->engine().config().vocab_size; }
-int64_t Model::context() const { return loaded_->generation.pair().target_spec().max_tokens; }
+const std::string& Model::name() const { return loaded().files().name; }
+int Model::vocab() const { return loaded().engine().config().vocab_size; }
+int64_t Model::context() const { return loaded().generation.pair().target_spec().max_tokens; }
 
 }  // namespace tandem

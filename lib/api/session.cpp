@@ -14,6 +14,9 @@ class Call {
   explicit Call(const OpenSession* session)
       : model_(session != nullptr ? session->model.lock() : nullptr),
         text_(session != nullptr ? session->text.lock() : nullptr) {
+    if (session == nullptr)
+      throw usage_error("Session", "the session was moved to another object")
+          .hint("use that object");
     if (!model_ || !text_)
       throw usage_error("Session", "its model is gone").hint("keep the Model while it is used");
     if (text_->busy.exchange(true)) {
@@ -37,13 +40,14 @@ class Call {
   decode::Session& session() const { return *text_->session; }
   const std::shared_ptr<LoadedModel>& shared_model() const { return model_; }
 
+  /// The tokens of a prompt text.
+  std::vector<int32_t> encode(std::string_view text) const {
+    return model_->encode(text, session().tokens().empty());
+  }
   /// errors   kind input: ids that the model lacks, or more than the context has room for
   /// room     tokens that must fit after them
   void check(std::span<const int32_t> ids, int64_t room = 0) const {
-    const int vocab = model_->engine().config().vocab_size;
-    for (const int32_t id : ids)
-      if (id < 0 || id >= vocab)
-        throw input_error("Session", "expected token ids from 0 to {}, found {}", vocab - 1, id);
+    model_->require_known(ids);
     const int64_t n = std::ssize(session().tokens()) + std::ssize(ids) + room;
     const int64_t most = model_->generation.pair().target_spec().max_tokens;
     if (n > most)
@@ -58,16 +62,29 @@ class Call {
   std::shared_ptr<SessionText> text_;
 };
 
+Result generate_by(const Call& call, std::span<const int32_t> prompt, const Sampling& how,
+                   const OnToken& on_token) {
+  const decode::GenerateSpec spec = call.model().spec_of(how);
+  call.check(prompt, 1);
+  if (prompt.empty() && call.session().tokens().empty())
+    throw usage_error("Session::generate", "expected a prompt, found neither one nor a text");
+  TokenPasser passer(on_token);
+  return result_of(call.session().generate(prompt, spec, passer.events()));
+}
+
+void append_by(const Call& call, std::span<const int32_t> ids) {
+  call.check(ids);
+  if (!ids.empty()) call.session().append(ids);
+}
+
 }  // namespace
 
 OpenSession::~OpenSession() {
   const auto of = model.lock();
   auto mine = text.lock();
   if (!of || !mine) return;
-  // Within a callback of the same model the thread has the turn already.
-  const bool own = of->running.load() == std::this_thread::get_id();
-  const std::unique_lock lock = own ? std::unique_lock<std::mutex>() : std::unique_lock(of->turn);
-  of->texts.erase(mine.get());
+  const ModelTurn turn(*of, true);
+  of->texts.erase(mine);
   mine.reset();
 }
 
@@ -78,38 +95,31 @@ Session::~Session() = default;
 
 Result Session::generate(std::span<const int32_t> prompt, const Sampling& how,
                          const OnToken& on_token) {
-  const Call call(open_.get());
-  call.check(prompt, how.max_tokens > 0 ? 1 : 0);
-  if (prompt.empty() && call.session().tokens().empty())
-    throw usage_error("Session::generate", "expected a prompt, found neither one nor a text");
-  if (how.max_tokens < 1)
-    throw usage_error("Sampling::max_tokens", "expected at least 1, found {}", how.max_tokens)
-        .hint("Session::append adds a prompt without an answer");
-  TokenPasser passer(on_token);
-  return result_of(call.session().generate(prompt, call.model().spec_of(how), passer.events()));
+  return generate_by(Call(open_.get()), prompt, how, on_token);
 }
 
 Result Session::generate(std::string_view prompt, const Sampling& how, const OnToken& on_token) {
-  std::vector<int32_t> ids;
-  {
-    const Call call(open_.get());
-    ids = call.model().encode(prompt, call.session().tokens().empty());
-  }
-  return generate(ids, how, on_token);
+  const Call call(open_.get());
+  return generate_by(call, call.encode(prompt), how, on_token);
 }
 
 Result Session::chat(std::string_view message, const Sampling& how, const OnToken& on_token) {
   const Call call(open_.get());
+  const decode::GenerateSpec spec = call.model().spec_of(how);
   SessionText& text = call.text();
   if (!text.chat) {
     if (!call.session().tokens().empty())
       throw usage_error("Session::chat", "the session has a text that is no chat")
-          .hint("begin the chat in a new session");
+          .hint("call restart_chat to drop it, or begin the chat in a new session");
     text.chat.emplace(call.session(), call.model().chat_template());
   }
   TokenPasser passer(on_token);
-  return result_of(
-      text.chat->ask(std::string(message), call.model().spec_of(how), passer.events()));
+  try {
+    return result_of(text.chat->ask(std::string(message), spec, passer.events()));
+  } catch (Error& e) {
+    if (e.where() != "chat") throw;
+    throw std::move(e).hint("call restart_chat, or raise ModelOptions::context");
+  }
 }
 
 void Session::restart_chat(std::string_view system) {
@@ -119,19 +129,11 @@ void Session::restart_chat(std::string_view system) {
   text.chat->restart(std::string(system));
 }
 
-void Session::append(std::span<const int32_t> ids) {
-  const Call call(open_.get());
-  call.check(ids);
-  if (!ids.empty()) call.session().append(ids);
-}
+void Session::append(std::span<const int32_t> ids) { append_by(Call(open_.get()), ids); }
 
 void Session::append(std::string_view text) {
-  std::vector<int32_t> ids;
-  {
-    const Call call(open_.get());
-    ids = call.model().encode(text, call.session().tokens().empty());
-  }
-  append(ids);
+  const Call call(open_.get());
+  append_by(call, call.encode(text));
 }
 
 Logits Session::read(std::span<const int32_t> ids) {
@@ -156,11 +158,8 @@ std::vector<float> Session::log_probs(std::span<const int32_t> ids) {
   if (session.tokens().empty())
     throw usage_error("Session::log_probs", "expected a text before the tokens, found none")
         .hint("append the first token before");
-  std::vector<int32_t> rows = {session.tokens().back()};
-  rows.insert(rows.end(), ids.begin(), ids.end());
-  session.rewind(session.tokens().size() - 1);
   std::vector<float> result(ids.size());
-  session.read(rows, [&](size_t first, const Tensor& logits) {
+  session.read_after_last(ids, [&](size_t first, const Tensor& logits) {
     const auto vocab = static_cast<size_t>(logits.size(1));
     for (int64_t r = 0; r < logits.rows(); ++r) {
       const size_t i = first + static_cast<size_t>(r);
@@ -179,7 +178,8 @@ void Session::rewind(int64_t n_tokens) {
   const Call call(open_.get());
   const int64_t n = std::ssize(call.session().tokens());
   if (n_tokens < 0 || n_tokens > n)
-    throw usage_error("Session::rewind", "expected 0 to {} tokens, found {}", n, n_tokens);
+    throw usage_error("Session::rewind", "expected 0 to {} tokens, found {}", n, n_tokens)
+        .hint("Session::ids has the text");
   call.session().rewind(static_cast<size_t>(n_tokens));
 }
 
@@ -190,11 +190,12 @@ std::vector<int32_t> Session::ids() const {
 
 Session Session::fork() const {
   const Call call(open_.get());
-  call.model().require_free(1);
-  const auto text = call.model().add(call.session().fork());
+  call.model().require_free();
+  auto text = std::make_shared<SessionText>(call.session().fork());
   if (call.text().chat)
     text->chat.emplace(*text->session, call.model().chat_template(), call.text().chat->messages());
-  return Session(std::make_unique<OpenSession>(call.shared_model(), text));
+  return Session(
+      std::make_unique<OpenSession>(call.shared_model(), call.model().add(std::move(text))));
 }
 
 void Session::save(const std::filesystem::path& file) const {

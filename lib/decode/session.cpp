@@ -41,6 +41,21 @@ void Session::read(std::span<const int32_t> tokens,
                    const std::function<void(size_t first, const Tensor& logits)>& visit) {
   if (tokens.empty()) return;
   catch_up();
+  read_rows(tokens, 0, visit);
+}
+
+void Session::read_after_last(
+    std::span<const int32_t> tokens,
+    const std::function<void(size_t first, const Tensor& logits)>& visit) {
+  catch_up();
+  std::vector<int32_t> rows = {tokens_.back()};
+  rows.insert(rows.end(), tokens.begin(), tokens.end());
+  engine_.cache().truncate(slot_, static_cast<int>(tokens_.size()) - 1);
+  read_rows(rows, 1, visit);
+}
+
+void Session::read_rows(std::span<const int32_t> tokens, size_t n_known,
+                        const std::function<void(size_t first, const Tensor& logits)>& visit) {
   const EngineSpec& spec = engine_.spec();
   const auto most =
       static_cast<size_t>(spec.max_extend_rows > 0 ? spec.max_extend_rows : spec.prefill_chunk);
@@ -50,7 +65,8 @@ void Session::read(std::span<const int32_t> tokens,
     engine_.forward_all(kv::Phase::extend, rows, [&](int first, const Tensor& logits) {
       visit(at + static_cast<size_t>(first), logits);
     });
-    tokens_.insert(tokens_.end(), part.begin(), part.end());
+    const size_t skip = at < n_known ? n_known - at : 0;
+    tokens_.insert(tokens_.end(), part.begin() + static_cast<std::ptrdiff_t>(skip), part.end());
   }
 }
 
@@ -107,9 +123,13 @@ Answer Session::generate(std::span<const int32_t> tokens, const GenerateSpec& ho
   try {
     decode::generate(engine_, decoder_, {&request, 1}, how, noted, answer.report);
   } catch (const Error& e) {
+    if (e.kind() != ErrorKind::interrupted) {
+      settle();
+      throw;
+    }
+  } catch (...) {  // thrown by a callback
     settle();
-    if (e.kind() != ErrorKind::interrupted) throw;
-    return answer;
+    throw;
   }
   settle();
   return answer;

@@ -45,7 +45,10 @@ class Session {
   /// shapes   visit(first of some of `tokens`, [n, vocab] f32 on the host, valid during the call)
   void read(std::span<const int32_t> tokens,
             const std::function<void(size_t first, const Tensor& logits)>& visit);
-  /// Leaves the first n tokens.
+  /// As read, but the last token of the text is read again first: its logits are the first.
+  void read_after_last(std::span<const int32_t> tokens,
+                       const std::function<void(size_t first, const Tensor& logits)>& visit);
+  /// Keeps only the first n tokens.
   /// errors   kind input: the policy evicted keys that they need
   void rewind(size_t n);
   /// As rewind, but without an error: a text whose keys are gone becomes empty. Returns what stays.
@@ -69,6 +72,9 @@ class Session {
   int slot();
   /// Tokens that the cache lacks go through the model as a prompt.
   void catch_up();
+  /// Reads tokens whose first n_known the text has already.
+  void read_rows(std::span<const int32_t> tokens, size_t n_known,
+                 const std::function<void(size_t first, const Tensor& logits)>& visit);
 
   Engine& engine_;
   Decoder& decoder_;

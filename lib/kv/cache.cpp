@@ -73,13 +73,18 @@ int Cache::fork(int slot, Readers readers) {
   }
   if (queries_) queries_->fork(slot, copy);
   if (scores_) scores_->fork(slot, copy);
-  for (int i = 0; i < n_policies(); ++i) {
-    if (!readers.has(i)) continue;
-    Policy& p = *policies_[static_cast<size_t>(i)];
-    if (readers_of(slot).has(i))
-      p.on_fork(slot, copy);
-    else if (length(copy) > 0)
-      p.on_prompt(copy, residence_->indexed(i));
+  try {
+    for (int i = 0; i < n_policies(); ++i) {
+      if (!readers.has(i)) continue;
+      Policy& p = *policies_[static_cast<size_t>(i)];
+      if (readers_of(slot).has(i))
+        p.on_fork(slot, copy);
+      else if (length(copy) > 0)
+        p.on_prompt(copy, residence_->indexed(i));
+    }
+  } catch (...) {
+    release(copy);
+    throw;
   }
   if (listener_ != nullptr) listener_->on_fork(slot, copy);
   return copy;

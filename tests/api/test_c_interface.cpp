@@ -82,6 +82,11 @@ TEST_SUITE("api/c") {
       const Opened opened;
       session = tandem_begin(opened.model);
       CHECK(tandem_append(session, nullptr, 3) < 0);
+      CHECK(tandem_encode(opened.model, "The lamp", 1, nullptr, 8) < 0);
+      const auto throws = [](void*, int32_t, const char*) -> int { throw 7; };
+      const int32_t id = 5;
+      CHECK(tandem_generate(session, &id, 1, nullptr, throws, nullptr) < 0);
+      CHECK(std::string(tandem_error()) == "unknown exception");
       CHECK(tandem_chat(session, nullptr, nullptr, nullptr, nullptr) < 0);
     }
     CHECK(tandem_length(session) < 0);

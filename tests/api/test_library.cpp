@@ -30,7 +30,10 @@ std::string text_of(Model& model, const Sampling& how = {.max_tokens = 32}) {
 /// Reads all tokens, in descending order.
 struct Everything : Policy {
   std::string name() const override { return "everything"; }
-  void begin(const AttentionShape& s) override { shape = s; }
+  void begin(const AttentionShape& s) override {
+    shape = s;
+    ++n_begun;
+  }
   void on_tokens(int sequence, const Keys& keys) override {
     if (lengths.size() <= static_cast<size_t>(sequence))
       lengths.resize(static_cast<size_t>(sequence) + 1);
@@ -40,12 +43,13 @@ struct Everything : Policy {
     last_key = key;
   }
   void on_rewind(int sequence, int n) override { lengths[static_cast<size_t>(sequence)] = n; }
-  void on_end(int sequence) override { lengths[static_cast<size_t>(sequence)] = -1; }
+  void on_end(int sequence) noexcept override { lengths[static_cast<size_t>(sequence)] = -1; }
   void select(const Query& query, Selection& selection) const override {
     for (int t = query.position; t >= 0; --t) selection.tokens.push_back(t);
   }
 
   AttentionShape shape;
+  int n_begun = 0;
   std::vector<int> lengths;
   std::vector<float> last_key;
 };
@@ -97,6 +101,7 @@ TEST_SUITE("api/library") {
     CHECK(whole.ends_with(session.generate("", {.max_tokens = 20}).text));
     { const Session gone = std::move(session); }
     Session saved = model.restore(folder / "state");
+    CHECK(static_cast<int64_t>(saved.ids().size()) == n);
     CHECK(whole.ends_with(saved.generate("", {.max_tokens = 20}).text));
   }
 
@@ -169,8 +174,9 @@ TEST_SUITE("api/library") {
   TEST_CASE("a policy from outside that reads all tokens writes full attention's text") {
     Model full = opened();
     const auto policy = std::make_shared<Everything>();
-    Model model = opened({.cache = {policy}, .sessions = 2});
+    Model model = opened({.cache = policy, .sessions = 2});
     CHECK(policy->shape.heads % policy->shape.kv_heads == 0);
+    CHECK(policy->n_begun == 1);
     Session session = model.session();
     CHECK(session.generate(kPrompt, {.max_tokens = 32}).text == text_of(full));
     const auto n = static_cast<int>(session.ids().size());

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include <condition_variable>
-#include <mutex>
+#include <array>
+#include <limits>
 #include <optional>
 #include <thread>
 
@@ -9,6 +9,7 @@
 #include "source_dir.h"
 #include "tandem/tandem.h"
 #include "temporary_folder.h"
+#include "tensor/cuda.h"
 
 using namespace tandem;
 using test::kind_of;
@@ -60,8 +61,22 @@ TEST_SUITE("api/errors") {
     has(refusal([] { opened({.draft = "{kind: ngram, path: x}"}); }), "path");
     has(refusal([] { opened({.set = {"run.seeed=1"}}); }), "unknown key 'seeed'");
     has(refusal([] { opened({.context = 1 << 30}); }), "run.context");
-    has(refusal([] { opened({.sessions = 0}); }), "sessions >= 1");
+    has(refusal([] { opened({.sessions = 0}); }), "expected 1 to 4096, found 0");
     has(refusal([] { opened({.set = {"spec.fastest=true"}}); }), "supported only by the tools");
+    has(refusal([] { opened({.set = {"sampling.top_k=3"}}); }),
+        "has no effect here / set Sampling");
+    has(refusal([] { opened({.set = {"run.batch=7"}}); }), "set ModelOptions::sessions");
+    has(refusal([] { opened({.cache = "full", .set = {"cache.kind=hybrid"}}); }),
+        "set ModelOptions::cache");
+    has(refusal([] {
+          opened({.cache = {std::make_shared<One>(0), "hybrid"}});
+        }),
+        "either a policy or a kind");
+    has(refusal([] { (void)Cache(std::shared_ptr<One>()); }), "found a null pointer");
+    if (cuda::device_count() == 0)
+      CHECK(kind_of([] { (void)Model::open(folder(), {.device = "cuda"}); }) == ErrorKind::device);
+    has(refusal([] { (void)Model::open(folder(), {.device = "cuda:0,1"}); }),
+        "expected one device");
   }
 
   TEST_CASE("a policy that chooses what is not there, or nothing, or twice") {
@@ -72,10 +87,10 @@ TEST_SUITE("api/errors") {
       });
     };
     has(text_with(1), "policy one: layer 0, head ");
-    has(text_with(1), "expected tokens from 0 to");
+    has(text_with(1), "expected at least one of the tokens 0 to");
     has(text_with(-200), "found token -");
     has(text_with(0), "twice");
-    has(text_with(-1000), "found none");
+    has(text_with(-1000), "found no token");
   }
 
   TEST_CASE("a session whose model is gone, and one that moved away") {
@@ -86,7 +101,11 @@ TEST_SUITE("api/errors") {
     has(refusal([&] { (void)session.generate("was"); }), "its model is gone");
     has(refusal([&] { (void)session.ids(); }), "its model is gone");
     Session other = std::move(session);
-    CHECK(kind_of([&] { (void)session.ids(); }) == ErrorKind::usage);  // NOLINT: moved from
+    has(refusal([&] { (void)session.ids(); }), "moved to another object");  // NOLINT: moved from
+    Model one = opened();
+    const Model two = std::move(one);
+    has(refusal([&] { (void)one.session(); }), "moved to another object");  // NOLINT: moved from
+    has(refusal([&] { (void)one.encode("x"); }), "moved to another object");
   }
 
   TEST_CASE("two threads in one session, and callbacks that use their model") {
@@ -100,19 +119,87 @@ TEST_SUITE("api/errors") {
       return false;
     });
     has(by_thread, "in use by another thread / give each thread its own");
-    has(by_callback, "a callback cannot use the model");
-    has(by_other, "a callback cannot use the model");
+    has(by_callback, "a callback or policy cannot use the model");
+    has(by_other, "a callback or policy cannot use the model");
     session.append("x");  // and both go on
     other.append("x");
   }
 
-  TEST_CASE("an error within a callback reaches the caller, and the session goes on") {
-    Model model = opened();
+  TEST_CASE("exceptions of a callback reach the caller, and the session goes on where it was") {
+    Model model = opened({.sessions = 2, .set = {"model.compute=f32"}});
+    const std::vector<int32_t> prompt = model.encode("The lamp was");
+    const std::vector<int32_t> wanted = model.session().generate(prompt, {.max_tokens = 9}).ids;
+    for (const int last : {1, 2, 4}) {
+      CAPTURE(last);
+      Session session = model.session();
+      int n = 0;
+      const auto throws = [&](const Token&) -> bool {
+        if (++n == last) throw 7;
+        return true;
+      };
+      CHECK_THROWS_AS(session.generate(prompt, {.max_tokens = 9}, throws), int);
+      const std::vector<int32_t> ids = session.ids();
+      REQUIRE(ids.size() >= prompt.size() + static_cast<size_t>(last));
+      std::vector<int32_t> all(ids.begin() + std::ssize(prompt), ids.end());
+      const int left = 9 - static_cast<int>(all.size());
+      const std::vector<int32_t> rest =
+          session.generate(std::span<const int32_t>(), {.max_tokens = left}).ids;
+      all.insert(all.end(), rest.begin(), rest.end());
+      CHECK(all == wanted);
+      session.append(prompt);
+      CHECK(session.read(prompt).rows == std::ssize(prompt));
+    }
+  }
+
+  TEST_CASE("hooks of a policy that throw or use the model") {
+    struct Hooks : Policy {
+      std::string name() const override { return "hooks"; }
+      void on_fork(int, int) override {
+        if (throws) throw std::runtime_error("no fork");
+      }
+      void on_end(int) noexcept override {
+        if (other != nullptr) message = refusal([&] { (void)other->ids(); });
+      }
+      void on_tokens(int, const Keys& keys) override {
+        std::vector<float> key(1024);
+        for (const auto& [layer, head, token] :
+             {std::array{99, 0, 0}, {-1, 0, 0}, {0, 50, 0}, {0, 0, -1}, {0, 0, keys.n_tokens()}})
+          if (has(refusal([&] { keys.read(layer, head, token, key.data()); }), "Keys::read"))
+            ++refused;
+      }
+      void select(const Query& query, Selection& s) const override {
+        std::vector<float> key(1024);
+        if (query.layer == 1 && query.head == 0)
+          for (const int token : {-1, query.position + 1, 1000000})
+            has(refusal([&] { query.keys.read(1, 0, token, key.data()); }), "Keys::read");
+        for (int t = 0; t <= query.position; ++t) s.tokens.push_back(t);
+        if (weight != 0) s.log_weights.assign(s.tokens.size(), weight);
+      }
+      bool throws = false;
+      float weight = 0;
+      int refused = 0;
+      Session* other = nullptr;
+      std::string message;
+    };
+    const auto hooks = std::make_shared<Hooks>();
+    Model model = opened({.cache = hooks, .sessions = 2, .set = {"run.threads=1"}});
     Session session = model.session();
-    CHECK_THROWS_AS(session.generate("The lamp was", {},
-                                     [](const Token&) -> bool { throw std::logic_error("mine"); }),
-                    std::logic_error);
-    CHECK(session.generate(" lit", {.max_tokens = 3}).ids.size() == 3);
+    (void)session.generate("The lamp was", {.max_tokens = 3});
+    CHECK(hooks->refused > 0);
+    hooks->throws = true;
+    for (int i = 0; i < 3; ++i) CHECK_THROWS_AS((void)session.fork(), std::runtime_error);
+    hooks->throws = false;
+    { const Session copy = session.fork(); }  // none was lost
+    hooks->weight = std::numeric_limits<float>::quiet_NaN();
+    has(refusal([&] { (void)session.generate("x", {.max_tokens = 3}); }), "found weight nan");
+    hooks->weight = 0;
+    hooks->other = &session;
+    {
+      Session ends = model.session();
+      ends.append("The fog");
+    }
+    hooks->other = nullptr;
+    has(hooks->message, "a callback or policy cannot use the model");
   }
 
   TEST_CASE("more sessions, tokens or ids than there is room for") {
@@ -127,7 +214,7 @@ TEST_SUITE("api/errors") {
     has(refusal([&] { (void)session.generate(many); }), "would have 130 tokens");
     for (const int32_t id : {-1, model.vocab()}) {
       const std::vector<int32_t> one = {id};
-      has(refusal([&] { session.append(one); }), "expected token ids from 0 to");
+      has(refusal([&] { session.append(one); }), "expected ids from 0 to");
     }
     CHECK(session.ids().empty());
     const Result filled = session.generate("The lamp", {.max_tokens = 1000});
@@ -143,6 +230,8 @@ TEST_SUITE("api/errors") {
     has(refusal([&] { session.save("x"); }), "expected a text to save");
     has(refusal([&] { session.rewind(1); }), "expected 0 to 0 tokens, found 1");
     has(refusal([&] { (void)session.generate("x", {.max_tokens = 0}); }), "expected at least 1");
+    has(refusal([&] { (void)session.chat("x", {.max_tokens = 0}); }), "expected at least 1");
+    has(refusal([&] { (void)model.decode(std::vector<int32_t>{-1}); }), "expected ids from 0");
     has(refusal([&] { (void)session.generate("x", {.temperature = -1}); }), "temperature");
     session.append("The lamp");
     has(refusal([&] { (void)session.chat("x"); }), "a text that is no chat");

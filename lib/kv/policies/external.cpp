@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kv/policies/policies.h"
@@ -9,12 +10,24 @@
 namespace tandem::kv {
 namespace {
 
+/// errors   kind usage: there is no such key
+void check_key(int kv_head, int n_kv_heads, int token, int n_tokens) {
+  if (kv_head < 0 || kv_head >= n_kv_heads || token < 0 || token >= n_tokens)
+    throw usage_error("Keys::read",
+                      "expected a KV head below {} and a token below {}, found {} and {}",
+                      n_kv_heads, n_tokens, kv_head, token);
+}
+
 /// Keys of a slot of the store.
 class SlotKeys final : public Keys {
  public:
   SlotKeys(const PagedStore& store, int slot) : store_(store), slot_(slot) {}
   int n_tokens() const override { return store_.length(slot_); }
   void read(int layer, int kv_head, int token, float* out) const override {
+    if (layer < 0 || layer >= store_.spec().n_layers)
+      throw usage_error("Keys::read", "expected a layer below {}, found {}", store_.spec().n_layers,
+                        layer);
+    check_key(kv_head, store_.spec().n_kv_heads, token, n_tokens());
     store_.keys(layer, slot_, kv_head).read(token, out);
   }
 
@@ -41,6 +54,7 @@ class QueryKeys final : public Keys {
     if (layer != query_.layer || kv_head != query_.kv_head)
       throw usage_error("Query::keys", "has keys of layer {} and KV head {}, not of {} and {}",
                         query_.layer, query_.kv_head, layer, kv_head);
+    check_key(0, 1, token, n_tokens());
     query_.keys.read(place(token), out);
   }
   /// Returns the place of a token's key in the cache.
@@ -62,6 +76,9 @@ class ExternalPolicy final : public SelectingPolicy {
     if (bounds.on_gpu())
       throw recipe_error("cache", "policy {} runs only on the CPU", kind())
           .hint("open the model with device cpu");
+  }
+
+  void set_up(Arena&, const std::string&, const Connections&) override {
     const Geometry& g = geometry();
     policy_->begin({g.n_layers, g.n_heads, g.n_kv_heads, g.head_dim});
   }
@@ -129,14 +146,17 @@ class ExternalPolicy final : public SelectingPolicy {
 
   void check(const Selection& s, const KeyQuery& query, int head) const {
     const auto refuse = [&](const std::string& found) {
-      return input_error(fmt::format("policy {}", kind()),
-                         "layer {}, head {}, position {}: expected {}, found {}", query.layer, head,
-                         query.position,
-                         fmt::format("tokens from 0 to {}, each once", query.position), found);
+      return input_error(
+          fmt::format("policy {}", kind()),
+          "layer {}, head {}, position {}: expected at least one of the tokens 0 to {}, "
+          "none twice, found {}",
+          query.layer, head, query.position, query.position, found);
     };
-    if (s.tokens.empty()) throw refuse("none");
+    if (s.tokens.empty()) throw refuse("no token");
     if (!s.log_weights.empty() && s.log_weights.size() != s.tokens.size())
       throw refuse(fmt::format("{} tokens and {} weights", s.tokens.size(), s.log_weights.size()));
+    for (const float w : s.log_weights)
+      if (!std::isfinite(w)) throw refuse(fmt::format("weight {}", w));
     std::vector<uint8_t> seen(static_cast<size_t>(query.position) + 1);
     for (const int32_t t : s.tokens) {
       if (t < 0 || t > query.position) throw refuse(fmt::format("token {}", t));

@@ -22,9 +22,7 @@ void Generation::size(const decode::SequenceRoom& room, int batch,
   room_ = room;
   batch_ = batch;
   if (!speculates())
-    pair_.size_plain(room, [&](decode::EngineSpec& spec) {
-      if (settle) settle(spec);
-    });
+    pair_.size_plain(room, settle);
   else if (chooses_kind())
     size_for_kinds(pair_, with_timing(room), recipe_);
   else

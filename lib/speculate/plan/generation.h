@@ -41,7 +41,7 @@ class Generation {
   /// settle   sets what else the engine of plain decoding holds
   /// errors   as ModelPair::size
   void size(const decode::SequenceRoom& room, int batch,
-            const std::function<void(decode::EngineSpec&)>& settle = {});
+            const std::function<void(decode::EngineSpec&)>& settle);
   /// Adds to the room what timing takes: forks of a text as long as the others.
   decode::SequenceRoom with_timing(decode::SequenceRoom room) const;
 
