@@ -65,8 +65,8 @@ class Policy {
   virtual void on_end(int /*sequence*/) noexcept {}
   /// Chooses at least one token for a query. Called by several threads at once. It must not use the
   /// model.
-  /// errors   kind input, for the caller of the model: no token; one that is negative, above the
-  ///          position or named twice; a weight that is no number
+  /// errors   kind input: no token, or one that is negative, above the position or named twice;
+  ///          weights that are missing or no numbers
   virtual void select(const Query& query, Selection& selection) const = 0;
 };
 
