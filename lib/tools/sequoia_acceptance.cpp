@@ -192,7 +192,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
         .hint("add --device cpu");
   if (!recipe_.accept.record.empty() && !cx.dry_run())
     cli::check_new_file(recipe_.accept.record, cx.file_mode());
-  const speculate::RoundNeeds reading{.rows = 1, .logit_rows = speculate::PairLogits::kRowsAtOnce};
+  const speculate::RoundNeeds reading{.rows = speculate::TreeMeter::kRowsAtOnce, .logit_rows = speculate::TreeMeter::kRowsAtOnce};
   const speculate::TreeRoom rounds =
       tree_ ? speculate::TreeRoom::of(*tree_) : speculate::TreeRoom{};
   const decode::SequenceRoom room =
@@ -208,7 +208,7 @@ SequoiaAcceptance::SequoiaAcceptance(cli::Context& cx, const cli::Point<Recipe>&
       tree_ ? reading.with(speculate::draft_needs(rounds, 1)) : reading, [&](MemoryPlan& plan) {
         const model::ModelConfig& target = pair_.target().config;
         plan.add("speculation/logits of both models",
-                 size_t{2} * speculate::PairLogits::kRowsAtOnce *
+                 size_t{2} * speculate::TreeMeter::kRowsAtOnce *
                      static_cast<size_t>(target.vocab_size) * sizeof(float));
         if (tree_) speculate::plan_rounds(rounds, pair_.target_spec(), target, true, plan);
       });

@@ -82,37 +82,47 @@ kv::Step ForcedMeter::forward(const Reader& reader, std::span<const int> slots, 
 ForcedMeter::Overlaps ForcedMeter::read(std::span<const int> slots,
                                         std::span<const ForcedText> texts) {
   std::vector<std::vector<double>> of_texts;
+  for (const ForcedText& text : texts)
+    of_texts.emplace_back(text.tokens.size() - static_cast<size_t>(text.first));
+  Overlaps all(drafts_.size(), {temperatures_.size(), of_texts});
+  visit(slots, texts, [&](const Rows& rows, const Tensor& logits, std::span<const Tensor> drafts) {
+    const RowDistributions target(logits, temperatures_);
+    for (size_t d = 0; d < drafts.size(); ++d) {
+      const auto overlaps = target.overlaps(drafts[d]);
+      for (size_t t = 0; t < overlaps.size(); ++t)
+        for (size_t r = 0; r < overlaps[t].size(); ++r)
+          all[d][t][rows.text[r]][rows.position[r]] = overlaps[t][r];
+    }
+  });
+  return all;
+}
+
+void ForcedMeter::visit(std::span<const int> slots, std::span<const ForcedText> texts,
+                        const Visit& visit) {
   int longest = 0;
   for (const ForcedText& text : texts) {
     const int n = static_cast<int>(text.tokens.size()) - text.first;
     TANDEM_CHECK(text.first >= 1 && n >= 0, "position {} is out of range for {} tokens", text.first,
                  text.tokens.size());
     longest = std::max(longest, n);
-    of_texts.emplace_back(static_cast<size_t>(n));
   }
-  Overlaps all(drafts_.size(), {temperatures_.size(), of_texts});
   std::optional<kv::ScopedSlots> others;
   if (is_other_model())
     read_beginnings(drafts_[0], texts, others.emplace(drafts_[0].engine->cache()));
   const int64_t vocab = target_.engine->config().vocab_size;
   for (int begin = 0; begin < longest; begin += gamma_) {
     const Rows rows = rows_at(begin, gamma_, texts);
-    const auto n = static_cast<int64_t>(rows.tokens.size());
     // The target's forward comes last: its keys are those that stay.
     for (size_t d = 0; d < drafts_.size(); ++d) {
       const kv::Step step = forward(drafts_[d], others ? others->all() : slots, rows, logits_[d]);
       if (others) drafts_[d].engine->cache().commit(step);
     }
     target_.engine->cache().commit(forward(target_, slots, rows, logits_.back()));
-    const RowDistributions target({logits_.back().data(), DType::f32, {n, vocab}}, temperatures_);
-    for (size_t d = 0; d < drafts_.size(); ++d) {
-      const auto overlaps = target.overlaps({logits_[d].data(), DType::f32, {n, vocab}});
-      for (size_t t = 0; t < overlaps.size(); ++t)
-        for (size_t r = 0; r < overlaps[t].size(); ++r)
-          all[d][t][rows.text[r]][rows.position[r]] = overlaps[t][r];
-    }
+    std::vector<Tensor> all;
+    for (std::vector<float>& of : logits_)
+      all.push_back({of.data(), DType::f32, {static_cast<int64_t>(rows.tokens.size()), vocab}});
+    visit(rows, all.back(), std::span(all).first(drafts_.size()));
   }
-  return all;
 }
 
 }  // namespace tandem::speculate

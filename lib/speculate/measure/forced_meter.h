@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -31,13 +32,19 @@ class ForcedMeter {
   /// errors   kind interrupted, numeric, memory
   Overlaps read(std::span<const int> slots, std::span<const ForcedText> texts);
 
- private:
   /// Rows of a round: of each text the tokens that it reads.
   struct Rows {
     std::vector<int32_t> tokens;
-    std::vector<size_t> text, position;  // of each row
+    std::vector<size_t> text, position;  // of each row; positions from `first` on
     std::vector<int> n;                  // of each text
   };
+  /// Logits of a round's rows: [rows, vocab of the target] f32 on the host, valid during the call.
+  using Visit =
+      std::function<void(const Rows& rows, const Tensor& target, std::span<const Tensor> drafts)>;
+  /// As read, for who makes something else of the logits.
+  void visit(std::span<const int> slots, std::span<const ForcedText> texts, const Visit& visit);
+
+ private:
   static Rows rows_at(int begin, int gamma, std::span<const ForcedText> texts);
   bool is_other_model() const { return !drafts_.empty() && drafts_[0].engine != target_.engine; }
   /// Runs the rows and leaves their logits.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/scoped_slots.h"
 #include "speculate/measure/children_rule.h"
 
 namespace tandem::speculate {
@@ -17,9 +18,10 @@ struct Walk {
 
 }  // namespace
 
-TreeMeter::TreeMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
-                     TokenTree tree, int width)
-    : logits_(target, draft),
+TreeMeter::TreeMeter(Reader target, Reader draft, const ops::VerifyRule& rule, TokenTree tree,
+                     int width)
+    : target_(target),
+      logits_(target, {draft}, {}, draft.engine == target.engine ? 1 : kRowsAtOnce),
       rule_(rule),
       tree_(std::move(tree)),
       width_(width),
@@ -34,7 +36,16 @@ void TreeMeter::add(int seq, int64_t seed, std::span<const int32_t> text, int fi
   Walk walk{.accepted = accepted, .root = first};
   const bool by_match = rule_.accept_by == AcceptBy::match;
   const auto width = static_cast<size_t>(width_);
-  logits_.read(text, first, [&](int first_row, const Tensor& target, const Tensor& draft) {
+  kv::Cache& cache = target_.engine->cache();
+  kv::ScopedSlots slots(cache);
+  slots.create(cache.all_readers());
+  const decode::SeqTokens prompt[] = {
+      {slots.all()[0], text.first(static_cast<size_t>(first)), true}};
+  if (first > 0) target_.engine->prefill(prompt, {});
+  const ForcedText forced[] = {{text, first + 1}};
+  logits_.visit(slots.all(), forced, [&](const auto& rows, const Tensor& target, auto drafts) {
+    const Tensor& draft = drafts[0];
+    const int first_row = first + static_cast<int>(rows.position[0]);
     std::vector<int32_t> children, depths;
     std::vector<std::span<const int32_t>> seen;
     // Rows are drawn together up to one whose children say which node comes next.

@@ -4,7 +4,7 @@
 
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
-#include "speculate/measure/pair_logits.h"
+#include "speculate/measure/forced_meter.h"
 #include "speculate/tree/token_tree.h"
 
 namespace tandem::speculate {
@@ -20,13 +20,16 @@ namespace tandem::speculate {
 /// of this tree, and of trees like it.
 class TreeMeter {
  public:
+  /// Rows of logits of each model that it keeps at most.
+  static constexpr int kRowsAtOnce = 64;
+
   /// source   Rao-Blackwell's theorem on Sequoia's section 4.1; unbiased on texts that the target
   ///          wrote
   /// rule     that the rounds verify by: by match, of rounds only at temperature 0, children are the
   ///          draft's best tokens, by residual they are drawn by rule.draft
   /// width    children of a node whose chances are measured, at least as many as any has
-  TreeMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
-            TokenTree tree, int width);
+  /// draft    another model; or of the target's cache, where each position is a root
+  TreeMeter(Reader target, Reader draft, const ops::VerifyRule& rule, TokenTree tree, int width);
 
   /// Adds a text whose tokens from text[first] on rounds wrote, the first of them from the prompt.
   /// seq, seed  of the generation: children are drawn again by their numbers
@@ -47,7 +50,8 @@ class TreeMeter {
   int64_t lost() const { return lost_; }
 
  private:
-  PairLogits logits_;
+  Reader target_;
+  ForcedMeter logits_;
   ops::VerifyRule rule_;
   TokenTree tree_;
   int width_;
