@@ -2,8 +2,9 @@
 // text.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
+#include "tools/acceptance/point.h"
 #include "tools/bench/draft_sweep.h"
-#include "tools/draft_acceptance/point.h"
+#include "tools/prompts/prompt_flags.h"
 
 namespace {
 
@@ -21,9 +22,12 @@ const cli::ToolInfo kInfo{
          "'bench.drafts=[{name: snapkv, cache: {kind: snapkv}, budget: 512}]' -s "
          "bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.speculate=false --format "
-         "md"},
-    .flags = {},
-    .upgrade = speculate::upgrade_drafts,
+         "md",
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.prompts=given -p \"Once upon "
+         "a time\" -s accept.width=8 -o vectors.jsonl"},
+    .flags = tools::prompt_flags(),
+    .positional = "prompt",
+    .upgrade = speculate::upgrade_pair,
     .formats = cli::kRecordFormats,
     .sweeps = true,
     .appends = true,

@@ -2,8 +2,8 @@
 // siblings.
 #include "cli/main_wrapper.h"
 #include "speculate/plan/upgrade.h"
+#include "tools/acceptance/point.h"
 #include "tools/prompts/prompt_flags.h"
-#include "tools/sequoia_acceptance.h"
 
 namespace {
 
@@ -27,5 +27,5 @@ const cli::ToolInfo kInfo{
 }  // namespace
 
 int main(int argc, char** argv) {
-  return cli::run_tool<tools::SequoiaAcceptance>(kInfo, argc, argv);
+  return cli::run_tool<tools::AcceptanceVectorTool>(kInfo, argc, argv);
 }

@@ -6,7 +6,7 @@
 #include "rounds_testing.h"
 #include "speculate/measure/chain_meter.h"
 #include "speculate/measure/forced_meter.h"
-#include "tools/draft_acceptance/figures.h"
+#include "tools/acceptance/figures.h"
 
 using namespace tandem;
 using namespace tandem::test;

@@ -34,6 +34,11 @@ BenchEngines::BenchEngines(const recipe::Model& model, const recipe::Cache& cach
              .files = sizer_.open_model(),
              .caches = {cache},
              .readers = {""}};
+  resize(sizes);
+}
+
+void BenchEngines::resize(const BenchSizes& sizes) {
+  sizes_ = sizes;
   check_context(target_.files, sizes_, "run.context");
 }
 

@@ -25,6 +25,9 @@ class BenchEngines {
   BenchEngines(const recipe::Model& model, const recipe::Cache& cache, const recipe::Run& run,
                const BenchSizes& sizes, const decode::RunContext& cx);
 
+  /// Sets other sizes, before anything is admitted.
+  /// errors   kind recipe: a context beyond the target's
+  void resize(const BenchSizes& sizes);
   /// Admits a way to draft; nothing is added where it is refused.
   /// errors   kind recipe: keys that read no trees, rows beyond a step's, a context beyond the
   ///          draft's; kind input: its model, a vocabulary that differs

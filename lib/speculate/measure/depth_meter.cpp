@@ -9,7 +9,7 @@ namespace tandem::speculate {
 
 using decode::DrawSeq;
 
-DepthMeter::DepthMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule,
+DepthMeter::DepthMeter(decode::Engine& target, Reader draft, const ops::VerifyRule& rule,
                        int width, int depths)
     : target_(target),
       draft_(draft),
@@ -33,11 +33,11 @@ void DepthMeter::draw(std::span<const DrawSeq> seqs, const Tensor& logits) {
   known.reserve(seqs.size());
   for (const DrawSeq& s : seqs) {
     Text& text = texts_[s.slot];
-    text = {.draft_slot = draft_.cache().create(), .depth = 0};
-    known.push_back(known_ids(s.tokens, draft_.config().vocab_size));
-    prompts.push_back({text.draft_slot, known.back(), false});
+    text = {.draft_slot = draft_.engine->cache().create(draft_.reading.keys), .depth = 0};
+    known.push_back(known_ids(s.tokens, draft_.engine->config().vocab_size));
+    prompts.push_back({text.draft_slot, known.back(), true});
   }
-  draft_.prefill(prompts, {});
+  draft_.engine->prefill(prompts, {});
 }
 
 void DepthMeter::step(std::span<const DrawSeq> seqs) {
@@ -48,7 +48,7 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   known.reserve(seqs.size());
   for (const DrawSeq& s : seqs) {
     to_target.push_back({s.slot, s.tokens.last(1)});
-    known.push_back(known_ids(s.tokens.last(1), draft_.config().vocab_size));
+    known.push_back(known_ids(s.tokens.last(1), draft_.engine->config().vocab_size));
     to_draft.push_back({texts_.at(s.slot).draft_slot, known.back()});
     parents.push_back(
         {.round = {sampler_.seed, s.seq, s.position}, .node = 0, .n_children = width_});
@@ -56,7 +56,7 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   }
   const Tensor target = target_.extend(to_target);
   const Tensor draft =
-      in_vocabulary(draft_.extend(to_draft), target_.config().vocab_size, wide_logits_);
+      in_vocabulary(draft_.engine->extend(to_draft), target_.config().vocab_size, wide_logits_);
   const bool by_match = rule_.accept_by == AcceptBy::match;
   const Tensor proposal = by_match ? Tensor{} : draft;
   const std::vector<int32_t> children =
@@ -109,7 +109,7 @@ std::vector<std::vector<decode::Drawn>> DepthMeter::collect() {
 void DepthMeter::forget(int slot) {
   const auto it = texts_.find(slot);
   if (it == texts_.end()) return;
-  draft_.cache().release(it->second.draft_slot);
+  draft_.engine->cache().release(it->second.draft_slot);
   texts_.erase(it);
 }
 

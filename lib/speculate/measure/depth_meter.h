@@ -5,6 +5,7 @@
 #include "decode/decoder.h"
 #include "ops/verification.h"
 #include "speculate/measure/chance_sums.h"
+#include "speculate/reader.h"
 
 namespace tandem::speculate {
 
@@ -17,8 +18,9 @@ namespace tandem::speculate {
 class DepthMeter final : public decode::Decoder {
  public:
   /// rule     as TreeMeter's
+  /// draft    another model
   /// depths   rows
-  DepthMeter(decode::Engine& target, decode::Engine& draft, const ops::VerifyRule& rule, int width,
+  DepthMeter(decode::Engine& target, Reader draft, const ops::VerifyRule& rule, int width,
              int depths);
 
   void start(const decode::SamplerSpec& spec) override;
@@ -39,7 +41,7 @@ class DepthMeter final : public decode::Decoder {
   };
 
   decode::Engine& target_;
-  decode::Engine& draft_;
+  Reader draft_;
   ops::VerifyRule rule_;
   int width_;
   decode::SamplerSpec sampler_;

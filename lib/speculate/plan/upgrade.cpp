@@ -186,8 +186,8 @@ std::vector<recipe::Renaming> upgrade_drafts(Node& over, const Node& /*base*/) {
   return renamed;
 }
 
-std::vector<recipe::Renaming> upgrade_pair(Node& over, const Node& /*base*/) {
-  std::vector<recipe::Renaming> renamed;
+std::vector<recipe::Renaming> upgrade_pair(Node& over, const Node& base) {
+  std::vector<recipe::Renaming> renamed = upgrade_drafts(over, base);
   spell_out(over, "draft");
   for (const Renamed& row : kRenamed)
     if (row.old.starts_with("draft."))

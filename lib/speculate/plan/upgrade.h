@@ -12,7 +12,8 @@ namespace tandem::speculate {
 /// base     what lies below it, rewritten, and perhaps `over` itself: twice gives the same
 std::vector<recipe::Renaming> upgrade_spec(recipe::Node& over, const recipe::Node& base);
 
-/// Moves section `draft` of tools that measure a target with one other model into `spec`.
+/// Moves section `draft` of tools that measure a target with one other model into `spec`, and does
+/// as upgrade_drafts.
 std::vector<recipe::Renaming> upgrade_pair(recipe::Node& over, const recipe::Node& base);
 
 /// Rewrites items of bench.drafts that name their policy by `keys`, as upgrade_spec has it. An item

@@ -19,7 +19,7 @@ class DraftSweep {
   int print_plan() {
     PlanTable table(cx_, points_.size());
     for (const cli::Point<Recipe>& point : points_) {
-      if (point.recipe.bench.drafts.empty()) continue;
+      if (PointRun::is_empty(point.recipe)) continue;
       cx_.use_threads(point.recipe.run.threads);
       PointRun run(cx_, point);
       run.admit([&](const Part& part, const Error& e) { table.refuse(PointRun::name_of(part), e); },
@@ -45,7 +45,7 @@ class DraftSweep {
  protected:
   /// False: it was interrupted. Parts measured until then stay.
   bool run_point(const cli::Point<Recipe>& point, BenchResults& results) {
-    if (point.recipe.bench.drafts.empty()) return true;
+    if (PointRun::is_empty(point.recipe)) return true;
     has_parts_ = true;
     cx_.use_threads(point.recipe.run.threads);
     const auto fail = [&](const Part* part, const Error& e) {

@@ -25,6 +25,7 @@ class PointRun {
   static std::vector<bench::RecordView> views() {
     return {bench::model_view(), bench::measured_view(), bench::predicted_view()};
   }
+  static bool is_empty(const Recipe& r) { return r.bench.drafts.empty(); }
   static std::string name_of(const bench::Way& way) { return way.name(); }
 
   /// errors   those of BenchEngines

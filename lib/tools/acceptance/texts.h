@@ -5,7 +5,7 @@
 #include "decode/engine.h"
 #include "eval/tasks.h"
 #include "tools/bench/bench_prompts.h"
-#include "tools/draft_acceptance/recipe.h"
+#include "tools/acceptance/recipe.h"
 
 namespace tandem::tools {
 
@@ -24,7 +24,9 @@ struct MeasuredTexts {
   bool overlap = false;  // windows of a text that is shorter than all of them together
 };
 
+/// given    those of the command line, if the recipe says so
 /// errors   kind input: no such text, one that is too short, documents without a tokenizer
-MeasuredTexts measured_texts(const DraftAcceptanceRecipe& recipe, const decode::ModelFiles& files);
+MeasuredTexts measured_texts(const AcceptanceRecipe& recipe, const decode::ModelFiles& files,
+                             const std::vector<eval::Ids>& given);
 
 }  // namespace tandem::tools

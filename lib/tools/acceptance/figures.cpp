@@ -1,4 +1,4 @@
-#include "tools/draft_acceptance/figures.h"
+#include "tools/acceptance/figures.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,13 @@
-#include "tools/draft_acceptance/texts.h"
+#include "tools/acceptance/texts.h"
+
+#include <algorithm>
 
 #include "base/error.h"
 
 namespace tandem::tools {
 namespace {
 
-MeasuredTexts windows(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
+MeasuredTexts windows(const AcceptanceRecipe& r, const decode::ModelFiles& files) {
   const auto context = static_cast<int>(r.run.context.value);
   bench::BenchPrompts prompts = bench_prompts(r.data, files,
                                               {.context = context + r.bench.new_tokens,
@@ -25,7 +27,7 @@ MeasuredTexts windows(const DraftAcceptanceRecipe& r, const decode::ModelFiles& 
   return texts;
 }
 
-MeasuredTexts documents(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
+MeasuredTexts documents(const AcceptanceRecipe& r, const decode::ModelFiles& files) {
   if (files.tokenizer == nullptr)
     throw input_error(files.name, "documents need a tokenizer, but the model has none")
         .hint("set -s bench.prompts=prose");
@@ -51,8 +53,18 @@ MeasuredTexts documents(const DraftAcceptanceRecipe& r, const decode::ModelFiles
 
 }  // namespace
 
-MeasuredTexts measured_texts(const DraftAcceptanceRecipe& r, const decode::ModelFiles& files) {
-  return r.bench.prompts == PromptKind::prose ? windows(r, files) : documents(r, files);
+MeasuredTexts measured_texts(const AcceptanceRecipe& r, const decode::ModelFiles& files,
+                             const std::vector<eval::Ids>& given) {
+  if (!r.has_given_prompts())
+    return r.bench.prompts == PromptKind::prose ? windows(r, files) : documents(r, files);
+  MeasuredTexts texts{
+      .source = "given", .batches = {}, .distinct = static_cast<int>(given.size())};
+  const auto batch = static_cast<size_t>(std::max(1, r.run.batch));
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (i % batch == 0) texts.batches.emplace_back();
+    texts.batches.back().push_back({.prompt = given[i], .next = {}});
+  }
+  return texts;
 }
 
 }  // namespace tandem::tools

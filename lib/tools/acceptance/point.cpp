@@ -1,12 +1,21 @@
-#include "tools/draft_acceptance/point.h"
+#include "tools/acceptance/point.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_report.h"
+#include "cli/output.h"
+#include "decode/generate_prompts.h"
 #include "decode/suggested_sampling.h"
+#include "kv/policy.h"
 #include "kv/scoped_slots.h"
+#include "model/spec/context.h"
+#include "recipe/fields_of.h"
+#include "speculate/measure/tree_meter.h"
+#include "speculate/tree/tree_file.h"
+#include "tools/bench/plan_table.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -19,27 +28,32 @@ std::string kind_name(PromptKind kind) {
   return std::string(enum_names(kind)[static_cast<size_t>(kind)]);
 }
 
-std::string phase_of(const speculate::NamedDraft& draft, double temperature) {
-  return fmt::format("{} T {:g}", draft.name, temperature);
-}
-
 bench::Record record_of(const std::string& tool, const Point& point, const std::string& phase) {
-  const DraftAcceptanceRecipe& r = point.recipe;
+  const AcceptanceRecipe& r = point.recipe;
   bench::Record record = named(bench::Record(tool), point);
   record.group("workload") = {{"phase", phase},
                               {"batch", r.run.batch},
                               {"prompts", kind_name(r.bench.prompts)},
                               {"prompt_tokens", r.run.context.value},
                               {"context_tokens", r.run.context.value},
-                              {"new_tokens", r.bench.new_tokens},
+                              {"new_tokens", r.n_new()},
                               {"gamma", r.spec.gamma}};
   return record;
 }
 
-bench::BenchSizes sizes_of(const DraftAcceptanceRecipe& r) {
+/// Of given prompts until they are read.
+bench::BenchSizes sizes_of(const AcceptanceRecipe& r) {
+  if (r.has_given_prompts()) return {};
   return {.batch = r.run.batch,
           .context = static_cast<int>(r.run.context.value),
           .new_tokens = r.bench.new_tokens};
+}
+
+std::vector<eval::Ids> prompts_of(const MeasuredTexts& texts) {
+  std::vector<eval::Ids> prompts;
+  for (const auto& batch : texts.batches)
+    for (const MeasuredText& text : batch) prompts.push_back(text.prompt);
+  return prompts;
 }
 
 using bench::at;
@@ -69,6 +83,15 @@ std::vector<std::string> acceptance_row(const Json& r) {
                 alpha_cell(drafted), alpha_cell(at(acceptance, "/within")),
                 cell(at(drafted, "/mean_tokens_per_round"), "{:.2f}"),
                 cell(at(drafted, "/share_accepted"), "{:.3f}"), rates});
+  if (const Json& vector = at(acceptance, "/vector"); vector.is_object()) {
+    const Json& first = vector.contains("p") ? vector["p"] : vector["rows"][0];
+    cells.push_back(fmt::format("{}", fmt::join(first.get<std::vector<double>>() |
+                                                    std::views::transform([](double p) {
+                                                      return fmt::format("{:.2f}", p);
+                                                    }) |
+                                                    std::views::take(4),
+                                                " ")));
+  }
   return cells;
 }
 
@@ -87,19 +110,92 @@ std::vector<bench::RecordView> AcceptancePoint::views() {
                        {"inner"},
                        {"tokens/step"},
                        {"acc/drafted"},
-                       {"rate by position"}},
+                       {"rate by position"},
+                       {"by child"}},
            .row = acceptance_row}};
 }
 
 AcceptancePoint::AcceptancePoint(cli::Context& cx, const Point& point)
     : cx_(cx),
       point_(point),
-      engines_(point.recipe.model, recipe::Cache{}, point.recipe.run, sizes_of(point.recipe), cx) {
-  if (engines_.device().kind == Device::Kind::cuda)
+      engines_(point.recipe.model, recipe::Cache{}, point.recipe.run, sizes_of(point.recipe), cx),
+      sampling_(settled_sampling(cx, point.recipe.sampling, engines_.target_files())),
+      temperatures_(bench().temperatures) {
+  if (temperatures_.empty()) temperatures_ = {sampling_.temperature.value_or(0)};
+  if (bench().rates && (engines_.device().kind == Device::Kind::cuda || engines_.n_ranks() > 1))
     throw recipe_error("run.device",
-                       "expected cpu, found {}: distributions are compared only on the CPU",
-                       engines_.device().name())
+                       "expected cpu, found {}{}: distributions are compared only on the CPU",
+                       engines_.device().name(), engines_.n_ranks() > 1 ? " and several ranks" : "")
+        .hint("add --device cpu and start one process");
+  if (point.recipe.accept.width > 0) check_vector();
+  if (point.recipe.has_given_prompts())
+    read_given();
+  else if (!prompt_source(cx, point.recipe.chat, true).empty())
+    throw usage_error("prompt", "expected no prompt, since bench.prompts is {}",
+                      kind_name(bench().prompts))
+        .hint("add -s bench.prompts=given, or leave the prompt out");
+}
+
+void AcceptancePoint::check_vector() {
+  const AcceptSettings& accept = point_.recipe.accept;
+  const int vocab = engines_.target_files().config.vocab_size;
+  if (accept.width > vocab)
+    throw recipe_error("accept.width", "is {}, but the vocabulary has only {} tokens", accept.width,
+                       vocab);
+  const bool on_gpu = engines_.device().kind == Device::Kind::cuda;
+  if (is_by_sequences(accept.rule) && on_gpu)
+    throw recipe_error("accept.rule", "is {}, which is supported only on the CPU",
+                       recipe::yaml_text(accept.rule))
         .hint("add --device cpu");
+  if (!accept.record.empty() && on_gpu)
+    throw recipe_error("accept.record", "recording is supported only on the CPU")
+        .hint("add --device cpu");
+  if (!accept.record.empty() && !cx_.dry_run())
+    cli::check_new_file(accept.record, cx_.file_mode());
+  if (accept.tree.empty()) return;
+  if (accept.rule == AcceptRule::topk && std::ranges::max(temperatures_) > 0)
+    throw recipe_error("accept.rule", "topk does not support accept.tree at a temperature above 0")
+        .hint("leave topk out");
+  tree_ = speculate::read_tree(accept.tree).tree;
+  if (tree_->size() < 2 || tree_->size() > kv::kMaxTreeRows)
+    throw input_error(accept.tree.string(), "has {} nodes, expected 2 to {}", tree_->size(),
+                      kv::kMaxTreeRows);
+  if (const int most = std::ranges::max(tree_->n_children); most > accept.width)
+    throw recipe_error("accept.width", "is {}, but a node of {} has {} children", accept.width,
+                       accept.tree.string(), most);
+  (void)speculate::rule_for(verify_choice(accept.rule), true, *tree_, false);
+}
+
+void AcceptancePoint::read_given() {
+  constexpr int kLeastNew = 2;
+  const AcceptanceRecipe& r = point_.recipe;
+  const int context = model::context_of(r.run, engines_.target_files().config);
+  const decode::PromptSource source = prompt_source(cx_, r.chat);
+  decode::PromptSet prompts;
+  if (!source.empty())
+    prompts = decode::read_prompts(source, engines_.target_files(), false,
+                                   {.context = context, .least_new = kLeastNew});
+  prompts.shared = 0;
+  require_same(cx_, prompts);
+  const decode::SequenceRoom room = decode::room_for(prompts, {.context = context,
+                                                               .max_tokens = r.sampling.max_tokens,
+                                                               .least_new = kLeastNew,
+                                                               .batch = std::max(1, r.run.batch)});
+  fingerprint_ = decode::fingerprint_of(prompts);
+  given_ = std::move(prompts.sequences);
+  size_t longest = 1;
+  for (const eval::Ids& ids : given_) longest = std::max(longest, ids.size());
+  const int n_new =
+      std::min(r.sampling.max_tokens, static_cast<int>(room.longest) - static_cast<int>(longest));
+  engines_.resize({.batch = room.batch,
+                   .context = static_cast<int>(room.longest) - n_new,
+                   .new_tokens = n_new});
+}
+
+std::string AcceptancePoint::phase_of(const speculate::NamedDraft& draft,
+                                      double temperature) const {
+  return fmt::format("{} T {:g}{}{}", draft.name, temperature, given_.empty() ? "" : " after ",
+                     given_.empty() ? "" : fingerprint_);
 }
 
 void AcceptancePoint::fail(const cli::Context& cx, BenchResults& results, const Point& point,
@@ -110,13 +206,21 @@ void AcceptancePoint::fail(const cli::Context& cx, BenchResults& results, const 
 }
 
 bench::Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
-  const ChainLength& spec = point_.recipe.spec;
+  const AcceptanceSpec& spec = point_.recipe.spec;
   bench::Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
   if (draft.kind != speculate::DraftKind::nested) return way;
-  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, bench().all_drafts()));
+  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, point_.recipe.drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
   way.tree = nested.chain();
+  return way;
+}
+
+bench::Way AcceptancePoint::tree_way(const speculate::NamedDraft& draft) const {
+  bench::Way way{.draft = draft};
+  if (!tree_) return way;
+  way.tree = *tree_;
+  way.draft.tree.path = point_.recipe.accept.tree;
   return way;
 }
 
@@ -136,21 +240,24 @@ Json AcceptancePoint::RoundFigures::json() const {
 void AcceptancePoint::admit(
     const std::function<void(const speculate::NamedDraft&, const Error&)>& refused,
     const BenchResults* earlier) {
-  const int gamma = point_.recipe.spec.gamma;
-  for (const speculate::NamedDraft& draft : bench().all_drafts()) {
-    if (earlier != nullptr && std::ranges::all_of(bench().temperatures, [&](double t) {
+  const int gamma = point_.recipe.spec.gamma, batch = engines_.sizes().batch;
+  for (const speculate::NamedDraft& draft : point_.recipe.drafts()) {
+    if (earlier != nullptr && std::ranges::all_of(temperatures_, [&](double t) {
           return earlier->has(point_.id, phase_of(draft, t));
         }))
       continue;
     try {
       const bench::Way way = way_of(draft);
-      if (!way.nested) engines_.add_reader(draft, gamma + 1);
-      if (bench().speculate) engines_.add(way);
-      const Figures none{.tested = TestedAcceptance(gamma, bench().new_tokens),
+      if (bench().rates && !way.nested) engines_.add_reader(draft, gamma + 1);
+      if (bench().rates && bench().speculate) engines_.add(way);
+      if (point_.recipe.accept.width > 0)
+        engines_.add_reader(draft, (speculate::TreeMeter::kRowsAtOnce - 1) / batch + 1);
+      if (tree_) engines_.add(tree_way(draft));
+      const Figures none{.tested = TestedAcceptance(gamma, engines_.sizes().new_tokens),
                          .rounds = {speculate::ChainMeter(way.gamma(), way.nested.has_value())},
-                         .by_output = AcceptanceByOutput(bench().new_tokens)};
+                         .by_output = AcceptanceByOutput(engines_.sizes().new_tokens)};
       Measured& m = drafts_.emplace_back(Measured{.draft = draft, .way = way});
-      m.at.assign(bench().temperatures.size(), none);
+      m.at.assign(temperatures_.size(), none);
       for (Figures& at : m.at)
         if (way.nested) at.within = {speculate::ChainMeter(way.nested->tree.levels() - 1)};
     } catch (const Error& e) {
@@ -159,10 +266,14 @@ void AcceptancePoint::admit(
   }
   const size_t row_bytes =
       static_cast<size_t>(engines_.target_files().config.vocab_size) * sizeof(float);
-  const auto rows = static_cast<size_t>(gamma * point_.recipe.run.batch);
   // Logits of all drafts and the target, and the target's distributions in f64.
-  engines_.add_buffer("speculation/compared distributions",
-                      rows * row_bytes * (drafts_.size() + 1 + 2 * bench().temperatures.size()));
+  if (bench().rates)
+    engines_.add_buffer("speculation/compared distributions",
+                        static_cast<size_t>(gamma * batch) * row_bytes *
+                            (drafts_.size() + 1 + 2 * temperatures_.size()));
+  if (point_.recipe.accept.width > 0)
+    engines_.add_buffer("speculation/logits of both models",
+                        size_t{2} * speculate::TreeMeter::kRowsAtOnce * row_bytes);
   engines_.size();
 }
 
@@ -179,7 +290,7 @@ decode::GenerateSpec AcceptancePoint::generation(double temperature, int64_t see
 
 void AcceptancePoint::complete(std::vector<MeasuredText>& texts, const bench::PromptSlots& slots,
                                int64_t seed) {
-  const auto wanted = static_cast<size_t>(bench().new_tokens);
+  const auto wanted = static_cast<size_t>(engines_.sizes().new_tokens);
   size_t shortest = wanted;
   std::vector<decode::Request> requests = slots.requests();
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -218,7 +329,7 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::P
   kv::Cache& cache = engines_.target().cache();
   kv::ScopedSlots forks(cache);
   for (const int slot : slots.slots()) forks.fork(slot, cache.all_readers());
-  speculate::ForcedMeter meter(engines_.target(), readers, bench().temperatures,
+  speculate::ForcedMeter meter(engines_.target(), readers, temperatures_,
                                point_.recipe.spec.gamma);
   const auto overlaps = meter.read(forks.all(), forced);
   for (size_t d = 0; d < drafts.size(); ++d)
@@ -245,7 +356,7 @@ void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
   decode::GenerateEvents events;
   events.interrupted = cli::is_interrupted;
   decode::generate(engines_.target(), *rounds, slots.requests(),
-                   generation(bench().temperatures[temperature], seed, bench().new_tokens), events);
+                   generation(temperatures_[temperature], seed, engines_.sizes().new_tokens), events);
   figures.rounds.add(rounds->stats());
   if (figures.within) figures.within->add(*rounds->stats_within());
   const auto& all = figures.rounds.chances.rounds();
@@ -255,6 +366,11 @@ void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
   }
 }
 
+void AcceptancePoint::attempt_draft(Measured& m, const std::function<void()>& work) {
+  if (!m.error && !attempt(cx_, work, [&](const Error& e) { m.error = e; }))
+    throw Error(ErrorKind::interrupted, "", "interrupted");
+}
+
 void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
                               const std::function<void()>& count,
                               const std::function<void(const Measured&)>& done) {
@@ -262,10 +378,6 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
   for (const MeasuredText& text : texts) prompts.push_back(text.prompt);
   const bench::PromptSlots slots(engines_.target(), prompts, false);
   complete(texts, slots, seed);
-  const auto attempt_draft = [&](Measured& m, const std::function<void()>& work) {
-    if (!m.error && !attempt(cx_, work, [&](const Error& e) { m.error = e; }))
-      throw Error(ErrorKind::interrupted, "", "interrupted");
-  };
   std::vector<Measured*> own;
   for (Measured& m : drafts_)
     if (m.draft.shares_cache()) own.push_back(&m);
@@ -285,14 +397,24 @@ void AcceptancePoint::measure(std::vector<MeasuredText>& texts, int64_t seed,
 
 void AcceptancePoint::run(BenchResults& results) {
   if (drafts_.empty()) return;
-  const DraftAcceptanceRecipe& r = point_.recipe;
-  MeasuredTexts texts = measured_texts(r, engines_.target_files());
+  const AcceptanceRecipe& r = point_.recipe;
+  MeasuredTexts texts = measured_texts(r, engines_.target_files(), given_);
   engines_.load(cx_);
+  if (r.accept.width > 0) {
+    const std::vector<eval::Ids> prompts = prompts_of(texts);
+    for (Measured& m : drafts_)
+      for (size_t t = 0; t < m.at.size(); ++t)
+        attempt_draft(m, [&] { m.at[t].vector = vector_of(m.draft, temperatures_[t], prompts); });
+  }
+  if (!bench().rates) {
+    for (const Measured& m : drafts_) report(results, texts, m);
+    return;
+  }
   double runs = 1;
   for (const Measured& m : drafts_)
     runs += bench().speculate ? static_cast<double>(m.at.size()) : 0;
   cli::Progress progress(
-      cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), r.run.context.value),
+      cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), engines_.sizes().context),
       runs * static_cast<double>(texts.batches.size()), "runs");
   double n_done = 0;
   const auto count = [&] {
@@ -308,11 +430,12 @@ void AcceptancePoint::run(BenchResults& results) {
 }
 
 void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, const Measured& m) {
-  const DraftAcceptanceRecipe& r = point_.recipe;
+  const AcceptanceRecipe& r = point_.recipe;
   if (m.error) return fail(cx_, results, point_, &m.draft, *m.error);
   decode::Engine& target = engines_.target();
+  const size_t n_prompts = prompts_of(texts).size();
   for (size_t t = 0; t < m.at.size(); ++t) {
-    const double temperature = bench().temperatures[t];
+    const double temperature = temperatures_[t];
     const std::string phase = phase_of(m.draft, temperature);
     if (results.has(point_.id, phase)) continue;
     bench::Record record = record_of(cx_.info.name, point_, phase);
@@ -325,22 +448,23 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
                  {"draft", speculate::draft_json(m.draft)},
                  {"device", target.spec().device.name()},
                  {"dataset", texts.source},
-                 {"n_prompts", r.run.batch * bench().batches},
+                 {"n_prompts", n_prompts},
                  {"distinct_prompts", texts.distinct},
                  {"prompts_overlap", texts.overlap},
-                 {"batches", bench().batches},
+                 {"batches", texts.batches.size()},
                  {"seed", r.run.seed}});
     const Figures& figures = m.at[t];
     Json& acceptance = record.group("acceptance");
-    if (!m.way.nested) acceptance["tested"] = figures.tested.json();
-    if (bench().speculate) {
+    if (!figures.vector.is_null()) acceptance["vector"] = figures.vector;
+    if (bench().rates && !m.way.nested) acceptance["tested"] = figures.tested.json();
+    if (bench().rates && bench().speculate) {
       const DraftedAcceptance drafted(figures.rounds.chances.rounds());
       acceptance["drafted"] = drafted.json();
       acceptance["drafted"]["by_output"] = figures.by_output.json();
       Json& spec = record.group("spec");
       spec = figures.rounds.json();
       if (m.way.nested) {
-        const ChainLength& shape = r.spec;
+        const AcceptanceSpec& shape = r.spec;
         spec.update({{"gamma1", shape.gamma1},
                      {"gamma2", shape.gamma2},
                      {"rounds_each", shape.inner_steps}});
@@ -354,4 +478,72 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
   }
 }
 
+Json AcceptancePoint::vector_of(const speculate::NamedDraft& draft, double temperature,
+                                const std::vector<eval::Ids>& prompts) {
+  const bench::BenchSizes& sizes = engines_.sizes();
+  recipe::Sampling sampling = sampling_;
+  sampling.temperature = temperature;
+  sampling.max_tokens = point_.recipe.n_new();
+  const bench::Way way = tree_way(draft);
+  VectorSpec spec{.accept = point_.recipe.accept,
+                  .tree = tree_,
+                  .way = way,
+                  .temperature = temperature,
+                  .top_p = sampling.top_p.value_or(1),
+                  .how = decode::generate_spec(sampling, point_.recipe.run.seed, 0,
+                                       engines_.target().config(),
+                                       sizes.context + sizes.new_tokens)};
+  spec.how.max_active = sizes.batch;
+  return measure_vector(cx_, engines_, spec, prompts);
+}
+
+Json AcceptancePoint::vector() {
+  const MeasuredTexts texts = measured_texts(point_.recipe, engines_.target_files(), given_);
+  engines_.load(cx_);
+  return vector_of(drafts_.front().draft, temperatures_.front(), prompts_of(texts));
+}
+
+AcceptanceVectorTool::Recipe::Recipe() {
+  run = {};
+  bench.prompts = PromptKind::given;
+  bench.temperatures.clear();
+  bench.rates = false;
+  accept.width = 32;
+}
+
+void AcceptanceVectorTool::Recipe::check(recipe::Problems& p) const {
+  AcceptanceRecipe::check(p);
+  if (drafts().size() > 1 || temperatures().size() > 1 || bench.rates)
+    p.field("bench",
+            "bench: expected one draft at one temperature and rates=false, for one acceptance "
+            "vector; measure more with magicdec-acceptance -s accept.width={}",
+            accept.width);
+}
+
+int AcceptanceVectorTool::print_plan() {
+  AcceptancePoint point(cx_, point_);
+  point.admit([](const auto&, const Error& e) { throw e; }, nullptr);
+  PlanTable table(cx_, 1);
+  table.add(point_, point.engines());
+  return table.finish();
+}
+
+int AcceptanceVectorTool::run() {
+  cli::ResultFile result(point_.recipe.output.path, cx_.file_mode(), cx_.out);
+  AcceptancePoint point(cx_, point_);
+  note_sampling(cx_, point_.recipe.sampling, point.engines().target_files());
+  point.admit([](const auto&, const Error& e) { throw e; }, nullptr);
+  const Json vector = point.vector();
+  result.write(cx_.format().starts_with("json")
+                   ? vector.dump() + "\n"
+                   : vector_table(vector).render(bench::table_format(cx_.format())));
+  note_vector(cx_, vector);
+  result.commit();
+  cx_.out.flush();
+  return 0;
+}
+
 }  // namespace tandem::tools
+
+template tandem::recipe::Field tandem::recipe::fields_of(
+    tandem::tools::AcceptanceVectorTool::Recipe&);

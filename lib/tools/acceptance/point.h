@@ -9,8 +9,10 @@
 #include "bench/speculation/prompt_slots.h"
 #include "cli/context.h"
 #include "speculate/measure/forced_meter.h"
-#include "tools/draft_acceptance/figures.h"
-#include "tools/draft_acceptance/texts.h"
+#include "tools/acceptance/figures.h"
+#include "tools/acceptance/texts.h"
+#include "tools/acceptance/vector.h"
+#include "tools/results/bench_results.h"
 
 namespace tandem::tools {
 
@@ -18,14 +20,16 @@ namespace tandem::tools {
 /// prompt once, and all drafts continue from there.
 class AcceptancePoint {
  public:
-  using Recipe = DraftAcceptanceRecipe;
+  using Recipe = AcceptanceRecipe;
   using Point = cli::Point<Recipe>;
   using Part = speculate::NamedDraft;
   static constexpr std::string_view kWords = kAcceptanceWords;
   static std::vector<bench::RecordView> views();
+  static bool is_empty(const Recipe& r) { return r.drafts().empty(); }
   static const std::string& name_of(const speculate::NamedDraft& draft) { return draft.name; }
 
-  /// errors   those of BenchEngines; kind recipe: a GPU
+  /// errors   those of BenchEngines and of prompts; kind recipe: a GPU, where only the CPU measures;
+  ///          accept.width and accept.tree that do not go together
   AcceptancePoint(cli::Context& cx, const Point& point);
 
   /// Admits the drafts that can be measured, and sizes the engines for them.
@@ -37,6 +41,8 @@ class AcceptancePoint {
 
   /// Measures the admitted drafts and reports each by `results`.
   void run(BenchResults& results);
+  /// Measures the first of them at the first temperature.
+  bench::Json vector();
   /// Records a draft that was refused or failed; null: all of the point.
   static void fail(const cli::Context& cx, BenchResults& results, const Point& point,
                    const speculate::NamedDraft* draft, const Error& error);
@@ -56,6 +62,7 @@ class AcceptancePoint {
     RoundFigures rounds;
     AcceptanceByOutput by_output;
     std::optional<RoundFigures> within = {};  // of a nested one
+    bench::Json vector = {};
   };
   struct Measured {
     speculate::NamedDraft draft;
@@ -65,7 +72,17 @@ class AcceptancePoint {
   };
 
   const AcceptanceBench& bench() const { return point_.recipe.bench; }
+  /// The prompts of the command line, with the sizes that follow.
+  void read_given();
+  /// errors   kind recipe: accept.rule, accept.record, ...
+  void check_vector();
+  std::string phase_of(const speculate::NamedDraft& draft, double temperature) const;
   bench::Way way_of(const speculate::NamedDraft& draft) const;
+  /// That of the vector.
+  bench::Way tree_way(const speculate::NamedDraft& draft) const;
+  bench::Json vector_of(const speculate::NamedDraft& draft, double temperature,
+                        const std::vector<eval::Ids>& prompts);
+  void attempt_draft(Measured& m, const std::function<void()>& work);
   /// count    called after each run
   /// done     called with each draft that is done with these texts
   void measure(std::vector<MeasuredText>& texts, int64_t seed, const std::function<void()>& count,
@@ -83,7 +100,37 @@ class AcceptancePoint {
   cli::Context& cx_;
   const Point& point_;
   bench::BenchEngines engines_;
+  recipe::Sampling sampling_;  // settled
+  std::vector<double> temperatures_;
+  std::vector<eval::Ids> given_;
+  std::string fingerprint_;  // of them
+  std::optional<speculate::TokenTree> tree_;
   std::vector<Measured> drafts_;
+};
+
+/// A program that writes one vector as a file of its own: that of one draft at one temperature, on
+/// texts that the target writes after given prompts.
+class AcceptanceVectorTool {
+ public:
+  struct Recipe : AcceptanceRecipe {
+    Recipe();
+    template <class V>
+    void fields(V& v) {
+      AcceptanceRecipe::fields(v);
+    }
+    void check(recipe::Problems& p) const;
+  };
+
+  AcceptanceVectorTool(cli::Context& cx, const cli::Point<Recipe>& point)
+      : cx_(cx), point_{point, point.recipe} {}
+
+  int print_plan();
+  /// Writes the vector as acceptance-vector/1, or as a table.
+  int run();
+
+ private:
+  cli::Context& cx_;
+  AcceptancePoint::Point point_;
 };
 
 }  // namespace tandem::tools

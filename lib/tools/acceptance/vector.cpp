@@ -1,0 +1,304 @@
+#include "tools/acceptance/vector.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "speculate/measure/depth_meter.h"
+#include "speculate/measure/rule_meter.h"
+#include "speculate/measure/tree_meter.h"
+#include "speculate/measure/tree_recorder.h"
+#include "recipe/scalar.h"
+
+namespace tandem::tools {
+namespace {
+
+using bench::Json;
+using speculate::TokenTree;
+using Texts = std::vector<eval::Ids>;
+
+double sum_of(const Json& row) {
+  double sum = 0;
+  for (const Json& x : row) sum += x.get<double>();
+  return sum;
+}
+
+/// A member of a vector by depth.
+Json by_depth(const Json& vector, const char* key) {
+  return vector.contains("rows") ? vector.at(key) : Json::array({vector.at(key)});
+}
+Json rows_of(const Json& vector) { return by_depth(vector, vector.contains("rows") ? "rows" : "p"); }
+
+Json json_of(const speculate::RuleMeter& meter) {
+  Json list = Json::array();
+  for (size_t i = 0; i < meter.rules().size(); ++i) {
+    const speculate::RuleTokens& r = meter.rules()[i];
+    Json by_position = Json::array();
+    for (const std::vector<int64_t>& level : r.children)
+      by_position.push_back(static_cast<double>(std::accumulate(level.begin(), level.end(), 0L)) /
+                            static_cast<double>(r.rounds));
+    Json& rule = list.emplace_back();
+    rule = {{"rule", speculate::rule_name(r.rule)},
+            {"rounds", r.rounds},
+            {"tokens_per_round", r.tokens_per_round()},
+            {"accepted_by_position", by_position}};
+    if (i == 0) continue;
+    const speculate::Difference gain = meter.gain(i);
+    rule["gain"] = gain.relative;
+    rule["gain_ci95"] = gain.half_width;
+  }
+  return list;
+}
+
+/// What a vector says of each depth.
+struct Rows {
+  Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
+
+  /// Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+  void add(std::vector<double> mean, std::vector<double> errors, int64_t n) {
+    double all = std::accumulate(mean.begin(), mean.end(), 0.0);
+    if (all > 1)
+      for (std::vector<double>* list : {&mean, &errors})
+        for (double& x : *list) x /= all;
+    p.push_back(mean);
+    error.push_back(errors);
+    residual.push_back(std::max(0.0, 1 - std::accumulate(mean.begin(), mean.end(), 0.0)));
+    samples.push_back(n);
+  }
+  /// Leaves out the last ones, at depths that no text came to.
+  void add(std::vector<speculate::ChanceSums> sums) {
+    while (sums.size() > 1 && sums.back().samples() == 0) sums.pop_back();
+    for (const speculate::ChanceSums& of : sums) {
+      std::vector<double> mean, errors;
+      for (int k = 0; k < of.width(); ++k) {
+        mean.push_back(of.mean(k));
+        errors.push_back(of.standard_error(k));
+      }
+      add(mean, errors, of.samples());
+    }
+  }
+  /// The rates at which children were accepted of nodes on accepted paths.
+  void add(const speculate::RuleTokens& rule) {
+    for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
+      const auto n = static_cast<double>(rule.reached[level]);
+      std::vector<double> mean, errors;
+      for (const int64_t accepted : rule.children[level]) {
+        mean.push_back(static_cast<double>(accepted) / n);
+        errors.push_back(std::sqrt(mean.back() * (1 - mean.back()) / n));
+      }
+      add(mean, errors, rule.reached[level]);
+    }
+  }
+};
+
+class VectorRun {
+ public:
+  VectorRun(cli::Context& cx, bench::BenchEngines& engines, const VectorSpec& spec,
+            const Texts& prompts)
+      : cx_(cx),
+        engines_(engines),
+        spec_(spec),
+        prompts_(prompts),
+        draft_(engines.drafter(spec.way.draft)),
+        by_(spec.accept.rule) {
+    rule_.target = rule_.draft = spec.how.sampler.rule;
+    // At temperature 0 both rules take the child that is the target's best token.
+    const bool drawn = by_ != AcceptRule::topk && rule_.target.temperature > 0;
+    rule_.accept_by = drawn ? AcceptBy::sequoia : AcceptBy::match;
+    rule_.wants_logprobs = false;
+  }
+
+  Json measure() {
+    const int width = spec_.accept.width;
+    if (spec_.tree) {
+      measure_tree();
+    } else if (spec_.accept.depths > 1) {
+      speculate::DepthMeter meter(engines_.target(), draft_, rule_, width, spec_.accept.depths);
+      write_texts(meter);
+      rows_.add(meter.rows());
+    } else {
+      const auto plain = decode::plain_decoder(engines_.target());
+      const Texts texts = write_texts(*plain);
+      speculate::TreeMeter meter(engines_.target(), draft_, rule_, speculate::star_tree(width),
+                                 width);
+      for_each(texts, [&](int i, const eval::Ids& text, int n_prompt) {
+        meter.add_positions(i, seed(), text, n_prompt);
+      });
+      rows_.add(meter.rows());
+    }
+    return json();
+  }
+
+ private:
+  int64_t seed() const { return spec_.how.sampler.seed; }
+  std::string draft_name() const {
+    return spec_.way.draft.shares_cache() ? spec_.way.draft.name : draft_.engine->files().name;
+  }
+
+  /// The prompts and what follows them by `decoder`.
+  Texts write_texts(decode::Decoder& decoder) {
+    Texts texts = prompts_;
+    std::vector<decode::Request> requests(prompts_.size());
+    for (size_t i = 0; i < prompts_.size(); ++i) requests[i].tokens = prompts_[i];
+    cli::Progress progress(cx_.terminal, "texts", static_cast<double>(texts.size()), "");
+    double done = 0;
+    decode::GenerateEvents events;
+    events.interrupted = cli::agree_interrupted;
+    events.on_token = [&](const decode::TokenEvent& e) {
+      texts[static_cast<size_t>(e.seq)].push_back(e.id);
+    };
+    events.on_finish = [&](int, decode::Finish, const std::string&) { progress.update(++done); };
+    decode::generate(engines_.target(), decoder, requests, spec_.how, events);
+    return texts;
+  }
+
+  void for_each(const Texts& texts,
+                const std::function<void(int, const eval::Ids&, int n_prompt)>& read) {
+    cli::Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
+    for (size_t i = 0; i < texts.size(); ++i) {
+      read(static_cast<int>(i), texts[i], static_cast<int>(prompts_[i].size()));
+      progress.update(static_cast<double>(i + 1));
+    }
+  }
+
+  /// Of texts written by rounds of accept.tree. On the CPU also what the rules make of one tree.
+  void measure_tree() {
+    const TokenTree& tree = *spec_.tree;
+    std::vector<std::vector<int>> accepted(prompts_.size());
+    speculate::RoundOptions options{.on_round = [&](const speculate::RoundEvent& e) {
+      accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
+    }};
+    options.verify = verify_choice(by_);
+    if (rule_.accept_by != AcceptBy::match && engines_.device().kind == Device::Kind::cpu)
+      rules_.emplace(std::array{
+          AcceptBy::sequoia,
+          std::ranges::max(tree.n_children) == 1 ? AcceptBy::block : AcceptBy::traversal});
+    std::optional<speculate::TreeRecorder> recorder;
+    if (!spec_.accept.record.empty()) recorder.emplace(tree, recorded_run());
+    if (rules_ || recorder)
+      options.on_verified = [&](const speculate::Round& round, const Tensor& logits) {
+        if (rules_) rules_->add(round, logits);
+        if (recorder) recorder->add(round, logits);
+      };
+    const auto rounds = engines_.rounds(spec_.way, {}, std::move(options));
+    const Texts texts = write_texts(*rounds);
+    tokens_per_round_ = rounds->stats().tokens_per_round();
+    if (recorder) {
+      speculate::write_tree_rounds(spec_.accept.record, recorder->rounds(), cx_.existing());
+      cx_.note(fmt::format("recorded {} speculation steps of {} nodes in {}",
+                           recorder->rounds().size(), tree.size(), spec_.accept.record.string()));
+    }
+    if (is_by_sequences(by_) && rules_) return rows_.add(rules_->rules().back());
+    speculate::TreeMeter meter(engines_.target(), draft_, rule_, tree, spec_.accept.width);
+    for_each(texts, [&](int i, const eval::Ids& text, int n_prompt) {
+      meter.add(i, seed(), text, n_prompt, accepted[static_cast<size_t>(i)]);
+    });
+    lost_ = meter.lost();
+    rows_.add(meter.rows());
+  }
+
+  /// What a record of rounds says of this run.
+  speculate::RecordedRun recorded_run() {
+    const decode::ModelFiles &target = engines_.target().files(), &draft = draft_.engine->files();
+    return {.target = target.name,
+            .draft = draft.name,
+            .target_fingerprint = target.fingerprint,
+            .draft_fingerprint = draft.fingerprint,
+            .verify = recipe::yaml_text(verify_choice(by_)),
+            .sampling = spec_.how.sampler.rule,
+            .seed = seed()};
+  }
+
+  Json json() {
+    const std::string method = rule_.accept_by != AcceptBy::match  ? recipe::yaml_text(by_)
+                               : rule_.target.temperature > 0 ? "topk-sample"
+                                                              : "topk-greedy";
+    const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
+    Json vector = {{"format", "acceptance-vector/1"},
+                   {"method", method},
+                   {rows_.p.size() == 1 ? "p" : "rows", one_or_all(rows_.p)},
+                   {"residual", one_or_all(rows_.residual)},
+                   {"stderr", one_or_all(rows_.error)},
+                   {"samples", one_or_all(rows_.samples)},
+                   {"target", engines_.target().files().name},
+                   {"draft", draft_name()},
+                   {"temperature", spec_.temperature},
+                   {"top_p", spec_.top_p},
+                   {"seed", seed()}};
+    if (spec_.tree)
+      vector["tree"] = {
+          {"nodes", spec_.tree->size()},
+          {"levels", spec_.tree->levels()},
+          {"tokens_per_round", tokens_per_round_},
+          {"expected_tokens",
+           speculate::expected_tokens(
+               *spec_.tree, {.rows = rows_.p, .method = method, .file = {}, .sha256 = {}})},
+          {"tokens_lost", lost_}};
+    if (rules_) vector["rules"] = json_of(*rules_);
+    return vector;
+  }
+
+  cli::Context& cx_;
+  bench::BenchEngines& engines_;
+  const VectorSpec& spec_;
+  const Texts& prompts_;
+  speculate::Reader draft_;
+  AcceptRule by_;
+  ops::VerifyRule rule_;
+  Rows rows_;
+  double tokens_per_round_ = 0;  // of the tree, as counted
+  std::optional<speculate::RuleMeter> rules_;
+  int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
+};
+
+}  // namespace
+
+Json measure_vector(cli::Context& cx, bench::BenchEngines& engines, const VectorSpec& spec,
+                    const Texts& prompts) {
+  return VectorRun(cx, engines, spec, prompts).measure();
+}
+
+void note_vector(const cli::Context& cx, const Json& vector) {
+  const Json rows = rows_of(vector), errors = by_depth(vector, "stderr"),
+             samples = by_depth(vector, "samples");
+  for (size_t d = 0; d < rows.size(); ++d)
+    cx.note(fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} "
+                        "accepted {:.1f} %",
+                        rows.size() > 1 ? fmt::format("depth {}: ", d) : "",
+                        samples[d].get<int64_t>(), 100 * rows[d][0].get<double>(),
+                        100 * errors[d][0].get<double>(), rows[d].size(), 100 * sum_of(rows[d])));
+  if (const auto tree = vector.find("tree"); tree != vector.end()) {
+    cx.note(fmt::format("the tree gave {:.3f} tokens per step, {:.3f} predicted from these rows",
+                        tree->at("tokens_per_round").get<double>(),
+                        tree->at("expected_tokens").get<double>()));
+    if (const auto lost = tree->at("tokens_lost").get<int64_t>(); lost > 0)
+      cx.note(fmt::format(
+          "{} accepted tokens were not sampled again, because sums in another order round "
+          "differently. Nodes below them are not counted",
+          lost));
+  }
+  if (const auto rules = vector.find("rules"); rules != vector.end()) {
+    const Json &base = rules->front(), &other = rules->back();
+    cx.note(fmt::format(
+        "on the same trees: {:.3f} tokens per step by {}, {:.3f} by {}, {:+.1f} % (+- {:.1f}), "
+        "including the target's token",
+        base["tokens_per_round"].get<double>(), base["rule"].get<std::string>(),
+        other["tokens_per_round"].get<double>(), other["rule"].get<std::string>(),
+        100 * other["gain"].get<double>(), 100 * other["gain_ci95"].get<double>()));
+  }
+}
+
+io::Table vector_table(const Json& vector) {
+  io::Table table({{"depth"}, {"child"}, {"accepted"}, {"stderr"}, {"positions"}});
+  const Json rows = rows_of(vector), errors = by_depth(vector, "stderr"),
+             samples = by_depth(vector, "samples");
+  for (size_t depth = 0; depth < rows.size(); ++depth)
+    for (size_t k = 0; k < rows[depth].size(); ++k)
+      table.add_row({rows.size() > 1 ? std::to_string(depth) : "", std::to_string(k + 1),
+                     fmt::format("{:.6f}", rows[depth][k].get<double>()),
+                     fmt::format("{:.6f}", errors[depth][k].get<double>()), samples[depth].dump()});
+  return table;
+}
+
+}  // namespace tandem::tools
