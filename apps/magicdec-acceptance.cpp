@@ -23,7 +23,8 @@ const cli::ToolInfo kInfo{
          "bench.budgets=[128,256]",
          "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.speculate=false --format "
          "md",
-         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.prompts=given -p \"Once upon "
+         "magicdec-acceptance -r magicdec/acceptance-tiny-16m -s bench.prompts=given -p \"Once "
+         "upon "
          "a time\" -s accept.width=8 -o vectors.jsonl"},
     .flags = tools::prompt_flags(),
     .positional = "prompt",

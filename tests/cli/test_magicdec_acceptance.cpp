@@ -6,6 +6,7 @@
 
 #include "cli/probe.h"
 #include "io/file.h"
+#include "source_dir.h"
 
 using namespace tandem::testing;
 using Json = nlohmann::json;
@@ -160,6 +161,80 @@ TEST_SUITE("cli/magicdec-acceptance") {
     }
   }
 
+  TEST_CASE("acceptance vectors of all drafts and temperatures, by kind of text") {
+    const TemporaryFolder folder;
+    const std::string path = (folder / "vectors.jsonl").string();
+    const std::string log =
+        file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
+    const auto measure = [&](std::vector<std::string> more) {
+      more.insert(
+          more.end(),
+          {"-s",
+           "model.compute=f32",
+           "-s",
+           "run.context=1000",
+           "-s",
+           "spec.gamma=1",
+           "-s",
+           "accept.width=3",
+           "-p",
+           log.substr(0, 2000),
+           "-n",
+           "100",
+           "-s",
+           "bench.drafts=[{name: all, cache: {kind: full}}, {name: few, cache: {kind: snapkv}, "
+           "budget: 64}, {name: small, kind: model, path: tiny-2m, cache: {kind: streaming, "
+           "recent: 60}}]",
+           "-s",
+           "bench.prompts=given",
+           "-s",
+           "bench.speculate=false",
+           "-o",
+           path});
+      return acceptance(more);
+    };
+    const Outcome run = measure({});
+    CAPTURE(run.err);
+    CHECK(run.status == 0);
+    const std::string text = tandem::io::read_file(path);
+    std::map<std::string, Json> records;
+    for (const Json& record : json_lines(text)) {
+      const Json& work = record["workload"];
+      records[work["draft"]["name"].get<std::string>() +
+              (work["temperature"] == 0 ? " greedy" : " drawn")] = record;
+    }
+    REQUIRE(records.size() == 2 * 3);
+    for (const auto& [name, record] : records) {
+      CAPTURE(name);
+      const Json &vector = record["acceptance"]["vector"], &tested = record["acceptance"]["tested"];
+      CHECK(vector["samples"] == 100);
+      CHECK(vector["method"] == (name.ends_with("greedy") ? "topk-greedy" : "sequoia"));
+      const double first = vector["p"][0], alpha = tested["alpha"];
+      if (name.starts_with("all"))
+        CHECK(first == doctest::Approx(1).epsilon(1e-4));
+      else
+        CHECK(first < 0.99);
+      // Both texts are drawn at temperature 1: a first child is accepted as a chain's token is.
+      const double error = tested["alpha_stderr"].get<double>() + vector["stderr"][0].get<double>();
+      if (name.ends_with("drawn")) CHECK(std::abs(first - alpha) < 3 * error + 1e-3);
+    }
+    // Done already, for these prompts.
+    CHECK(measure({"--resume"}).status == 0);
+    CHECK(tandem::io::read_file(path) == text);
+
+    // Trees for one of them.
+    const auto search = [&](const std::string& records_file) {
+      return run_process(program("sequoia-tree-search"),
+                         {.arguments = {"--accept", records_file, "-s", "tree.sizes=[4]"}});
+    };
+    const Outcome many = search(path);
+    CHECK(many.status == 4);
+    CHECK(many.err.find("expected one record with an acceptance vector, found 6: 'all T 0 ") !=
+          std::string::npos);
+    const std::string line = text.substr(0, text.find('\n') + 1);
+    CHECK(search(folder.write("one.jsonl", line).string()).status == 0);
+  }
+
   TEST_CASE("a sweep goes on where it stopped, and what fails is recorded") {
     const TemporaryFolder folder;
     const std::string path = (folder / "records.jsonl").string();
@@ -204,6 +279,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
       CHECK(run_process(program("magicdec-acceptance"),
                         {.arguments = {"-r", recipe, "--dry-run", "--device", "cpu"}})
                 .status == 0);
+    const std::string tree = (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string();
     struct Case {
       std::vector<std::string> arguments;
       int status;
@@ -227,7 +303,18 @@ TEST_SUITE("cli/magicdec-acceptance") {
                "spec.gamma: is 16 tokens",
                "raise bench.new_tokens"},
           Case{{"-s", "spec.gamma=20"}, 3, "spec.gamma: 20 is out of range, expected 1 .. 16", ""},
-          Case{{"-s", "bench.temperatures=[]"}, 3, "expected at least one", ""},
+          Case{{"-s", "sampling.temperature=1"}, 3, "cannot be combined", "set bench.temperatures"},
+          Case{{"-p", "a"}, 2, "expected no prompt, since bench.prompts is prose", "prompts=given"},
+          Case{{"-s", "bench.prompts=given"}, 2, "expected a prompt, found none", "-p TEXT"},
+          Case{{"-s", "bench.rates=false"}, 3, "accept.width: expected at least 1 child", "set it"},
+          Case{{"-s", "accept.width=2", "-s", "accept.tree=" + tree, "-s", "accept.record=r"},
+               3,
+               "expected one draft at one temperature, found 1 and 2",
+               "list one of each"},
+          Case{{"-s", "accept.width=2", "-s", "bench.drafts=[{name: n, kind: nested}]"},
+               3,
+               "'n' is nested and proposes linear drafts",
+               "set accept.width=0"},
           Case{{"-s", "run.context=20000"}, 3, "tiny-16m supports only 16384", "lower run.context"},
           Case{{"-s", "bench.prompts=kv", "-s", "run.context=100"},
                4,

@@ -213,6 +213,14 @@ TEST_SUITE("cli/renamed-keys") {
     CHECK(has(table.out, "spec.inner_verify"));
     CHECK_FALSE(has(table.out, "verify_within"));
 
+    // Of the commit before acceptance vectors joined the recipe: its keys take their defaults.
+    go_on(
+        "magicdec-acceptance", "acceptance.jsonl",
+        {"run.context=64", "run.batch=1", "bench.new_tokens=8", "bench.speculate=false",
+         "bench.temperatures=[0]", "bench.drafts=[{name: s, cache: {kind: streaming}, budget: 32}]",
+         "--sweep=spec.gamma=2,3"});
+    CHECK(points("acceptance.jsonl").size() == 1);
+
     const std::vector<std::string> eval = {
         "eval.tasks=[needle1]", "eval.lengths=[160]", "eval.cases=4",
         "eval.policies=[{name: gates, " + gates + "}]", "eval.neurons.keep=0.25"};

@@ -286,9 +286,13 @@ TEST_SUITE("cli/sequoia-acceptance") {
                3,
                "topk does not support accept.tree at a temperature above 0"},
           Case{{"-p", "a", "-s", "accept.record=r"}, 3, "accept.record: needs accept.tree"},
-          Case{{"-p", "a", "-s", "draft.cache.kind=streaming"},
+          Case{{"-p", "a", "-s", "bench.drafts=[{name: s, cache: {kind: streaming}}]", "-s",
+                "accept.depths=2"},
                3,
-               "draft.cache.kind: expected full"},
+               "'s' reads the target's KV cache"},
+          Case{{"-p", "a", "-s", "bench.temperatures=[0, 1]", "-s", "sampling.temperature=null"},
+               3,
+               "measure more with magicdec-acceptance -s accept.width=16"},
           Case{{"-p", "a", "-s", "draft.path=synthetic:llama-68m"}, 4, "has 32000 tokens"}}) {
       CAPTURE(c.says);
       const Outcome run = acceptance(c.flags);
@@ -298,6 +302,6 @@ TEST_SUITE("cli/sequoia-acceptance") {
     }
     const Outcome plan = acceptance({"--dry-run", "-s", "run.context=256"});
     CHECK(plan.status == 0);
-    CHECK(plan.out.find("draft weights") != std::string::npos);
+    CHECK(plan.out.find("tiny-2m weights") != std::string::npos);
   }
 }

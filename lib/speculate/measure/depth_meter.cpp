@@ -9,8 +9,8 @@ namespace tandem::speculate {
 
 using decode::DrawSeq;
 
-DepthMeter::DepthMeter(decode::Engine& target, Reader draft, const ops::VerifyRule& rule,
-                       int width, int depths)
+DepthMeter::DepthMeter(decode::Engine& target, Reader draft, const ops::VerifyRule& rule, int width,
+                       int depths)
     : target_(target),
       draft_(draft),
       rule_(rule),

@@ -94,6 +94,28 @@ AcceptanceVector from_object(const io::Json& json, const std::string& where) {
   return v;
 }
 
+/// The vector of records of magicdec-acceptance that have one, not more.
+io::Json vector_of_records(std::string_view text, const std::string& where) {
+  std::vector<io::Json> found;
+  std::string names;
+  for (size_t end = 0; end < text.size(); text.remove_prefix(std::min(end + 1, text.size()))) {
+    end = std::min(text.find('\n'), text.size());
+    if (end == 0) continue;
+    const io::Json record = io::parse_json(text.substr(0, end), where);
+    const io::Json::json_pointer at("/acceptance/vector");
+    if (!record.contains(at)) continue;
+    found.push_back(record.at(at));
+    names += fmt::format("{}'{}'", found.size() > 1 ? ", " : "",
+                         record.value("/workload/phase"_json_pointer, std::string()));
+  }
+  if (found.size() != 1)
+    throw input_error(where, "expected one record with an acceptance vector, found {}{}{}",
+                      found.size(), found.empty() ? "" : ": ", names)
+        .hint(found.empty() ? "measure it with accept.width above 0"
+                            : "copy the line of one of them to a separate file");
+  return found.front();
+}
+
 }  // namespace
 
 const std::vector<double>& AcceptanceVector::row(int depth) const {
@@ -113,7 +135,8 @@ bool AcceptanceVector::non_increasing() const {
 
 AcceptanceVector parse_acceptance(std::string_view text, const std::string& where,
                                   std::optional<VectorLayout> layout) {
-  const io::Json json = io::parse_json(text, where);
+  const bool is_records = text.starts_with(R"({"schema":"tandem.result/)");
+  const io::Json json = is_records ? vector_of_records(text, where) : io::parse_json(text, where);
   AcceptanceVector v;
   if (json.is_array()) {
     if (!layout)

@@ -39,7 +39,8 @@ constexpr std::array<std::string_view, 3> enum_names(VectorLayout) {
 
 /// Reads an acceptance-vector/1: an object with `format`, `method` and `p` = [p_1, ..], or `rows` =
 /// [[..], ..] by depth in its stead; other members tell where it comes from and are not needed.
-/// With a layout: a bare JSON array of numbers.
+/// Or records (tandem.result/1), of which one has such an object as acceptance.vector. With a
+/// layout: a bare JSON array of numbers.
 /// errors   kind input at `where`: not such a file; a layout for a file that has its own, or none
 ///          for an array; numbers that are no probabilities (NaN, negative, above 1), a row that is
 ///          empty or sums to more than 1 + 1e-6, an array that contradicts its layout

@@ -20,7 +20,9 @@ inline constexpr std::string_view kAcceptanceWords =
     "tokens in inner steps. tokens/step: accepted draft tokens plus one from the target (vLLM's "
     "mean acceptance length). rate by position: share of steps that accept at least that many "
     "draft tokens (vLLM's acceptance rate by position). acc/drafted: accepted over drafted tokens "
-    "(llama.cpp's acceptance rate). Drafts cut by the end of a text count only for nested drafts";
+    "(llama.cpp's acceptance rate). by child: share of positions that accept the first, second, "
+    "... "
+    "child (acceptance vector). Drafts cut by the end of a text count only for nested drafts";
 
 /// Parts of a continuation that acceptance is reported by.
 inline constexpr int kContinuationParts = 8;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <ranges>
 
 #include "bench/model_report.h"
 #include "bench/speculation/measured_report.h"
@@ -75,22 +74,21 @@ std::vector<std::string> acceptance_row(const Json& r) {
     cells.push_back(failure);
     return cells;
   }
-  std::string rates;
-  for (const Json& rate : at(drafted, "/rate_by_position"))
-    rates += (rates.empty() ? "" : " ") + fmt::format("{:.2f}", rate.get<double>());
-  cells.insert(cells.end(),
-               {alpha_cell(at(acceptance, "/tested")), alpha_cell(at(acceptance, "/tested/answer")),
-                alpha_cell(drafted), alpha_cell(at(acceptance, "/within")),
-                cell(at(drafted, "/mean_tokens_per_round"), "{:.2f}"),
-                cell(at(drafted, "/share_accepted"), "{:.3f}"), rates});
+  const auto places = [](const Json& rates) {
+    std::string text;
+    for (const Json& rate : rates)
+      text += (text.empty() ? "" : " ") + fmt::format("{:.2f}", rate.get<double>());
+    return text;
+  };
+  cells.insert(
+      cells.end(),
+      {alpha_cell(at(acceptance, "/tested")), alpha_cell(at(acceptance, "/tested/answer")),
+       alpha_cell(drafted), alpha_cell(at(acceptance, "/within")),
+       cell(at(drafted, "/mean_tokens_per_round"), "{:.2f}"),
+       cell(at(drafted, "/share_accepted"), "{:.3f}"), places(at(drafted, "/rate_by_position"))});
   if (const Json& vector = at(acceptance, "/vector"); vector.is_object()) {
     const Json& first = vector.contains("p") ? vector["p"] : vector["rows"][0];
-    cells.push_back(fmt::format("{}", fmt::join(first.get<std::vector<double>>() |
-                                                    std::views::transform([](double p) {
-                                                      return fmt::format("{:.2f}", p);
-                                                    }) |
-                                                    std::views::take(4),
-                                                " ")));
+    cells.push_back(places(first));
   }
   return cells;
 }
@@ -150,8 +148,7 @@ void AcceptancePoint::check_vector() {
   if (!accept.record.empty() && on_gpu)
     throw recipe_error("accept.record", "recording is supported only on the CPU")
         .hint("add --device cpu");
-  if (!accept.record.empty() && !cx_.dry_run())
-    cli::check_new_file(accept.record, cx_.file_mode());
+  if (!accept.record.empty() && !cx_.dry_run()) cli::check_new_file(accept.record, cx_.file_mode());
   if (accept.tree.empty()) return;
   if (accept.rule == AcceptRule::topk && std::ranges::max(temperatures_) > 0)
     throw recipe_error("accept.rule", "topk does not support accept.tree at a temperature above 0")
@@ -209,7 +206,8 @@ bench::Way AcceptancePoint::way_of(const speculate::NamedDraft& draft) const {
   const AcceptanceSpec& spec = point_.recipe.spec;
   bench::Way way{.draft = draft, .tree = speculate::chain_tree(spec.gamma + 1)};
   if (draft.kind != speculate::DraftKind::nested) return way;
-  bench::NestedWay& nested = way.nested.emplace(bench::NestedWay::of(draft, point_.recipe.drafts()));
+  bench::NestedWay& nested =
+      way.nested.emplace(bench::NestedWay::of(draft, point_.recipe.drafts()));
   nested.tree = speculate::chain_tree(spec.gamma1 + 1);
   nested.shape = spec.nested();
   way.tree = nested.chain();
@@ -329,8 +327,7 @@ void AcceptancePoint::force(const std::vector<Measured*>& drafts, const bench::P
   kv::Cache& cache = engines_.target().cache();
   kv::ScopedSlots forks(cache);
   for (const int slot : slots.slots()) forks.fork(slot, cache.all_readers());
-  speculate::ForcedMeter meter(engines_.target(), readers, temperatures_,
-                               point_.recipe.spec.gamma);
+  speculate::ForcedMeter meter(engines_.target(), readers, temperatures_, point_.recipe.spec.gamma);
   const auto overlaps = meter.read(forks.all(), forced);
   for (size_t d = 0; d < drafts.size(); ++d)
     for (size_t t = 0; t < overlaps[d].size(); ++t)
@@ -356,7 +353,8 @@ void AcceptancePoint::run_rounds(Measured& draft, size_t temperature,
   decode::GenerateEvents events;
   events.interrupted = cli::is_interrupted;
   decode::generate(engines_.target(), *rounds, slots.requests(),
-                   generation(temperatures_[temperature], seed, engines_.sizes().new_tokens), events);
+                   generation(temperatures_[temperature], seed, engines_.sizes().new_tokens),
+                   events);
   figures.rounds.add(rounds->stats());
   if (figures.within) figures.within->add(*rounds->stats_within());
   const auto& all = figures.rounds.chances.rounds();
@@ -414,7 +412,8 @@ void AcceptancePoint::run(BenchResults& results) {
   for (const Measured& m : drafts_)
     runs += bench().speculate ? static_cast<double>(m.at.size()) : 0;
   cli::Progress progress(
-      cx_.terminal, fmt::format("{} at {} tokens", kind_name(r.bench.prompts), engines_.sizes().context),
+      cx_.terminal,
+      fmt::format("{} at {} tokens", kind_name(r.bench.prompts), engines_.sizes().context),
       runs * static_cast<double>(texts.batches.size()), "runs");
   double n_done = 0;
   const auto count = [&] {
@@ -433,7 +432,6 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
   const AcceptanceRecipe& r = point_.recipe;
   if (m.error) return fail(cx_, results, point_, &m.draft, *m.error);
   decode::Engine& target = engines_.target();
-  const size_t n_prompts = prompts_of(texts).size();
   for (size_t t = 0; t < m.at.size(); ++t) {
     const double temperature = temperatures_[t];
     const std::string phase = phase_of(m.draft, temperature);
@@ -448,7 +446,10 @@ void AcceptancePoint::report(BenchResults& results, const MeasuredTexts& texts, 
                  {"draft", speculate::draft_json(m.draft)},
                  {"device", target.spec().device.name()},
                  {"dataset", texts.source},
-                 {"n_prompts", n_prompts},
+                 {"prompt_tokens", engines_.sizes().context},
+                 {"context_tokens", engines_.sizes().context},
+                 {"new_tokens", engines_.sizes().new_tokens},
+                 {"n_prompts", prompts_of(texts).size()},
                  {"distinct_prompts", texts.distinct},
                  {"prompts_overlap", texts.overlap},
                  {"batches", texts.batches.size()},
@@ -485,14 +486,14 @@ Json AcceptancePoint::vector_of(const speculate::NamedDraft& draft, double tempe
   sampling.temperature = temperature;
   sampling.max_tokens = point_.recipe.n_new();
   const bench::Way way = tree_way(draft);
-  VectorSpec spec{.accept = point_.recipe.accept,
-                  .tree = tree_,
-                  .way = way,
-                  .temperature = temperature,
-                  .top_p = sampling.top_p.value_or(1),
-                  .how = decode::generate_spec(sampling, point_.recipe.run.seed, 0,
-                                       engines_.target().config(),
-                                       sizes.context + sizes.new_tokens)};
+  VectorSpec spec{
+      .accept = point_.recipe.accept,
+      .tree = tree_,
+      .way = way,
+      .temperature = temperature,
+      .top_p = sampling.top_p.value_or(1),
+      .how = decode::generate_spec(sampling, point_.recipe.run.seed, 0, engines_.target().config(),
+                           sizes.context + sizes.new_tokens)};
   spec.how.max_active = sizes.batch;
   return measure_vector(cx_, engines_, spec, prompts);
 }

@@ -108,8 +108,8 @@ class AcceptancePoint {
   std::vector<Measured> drafts_;
 };
 
-/// A program that writes one vector as a file of its own: that of one draft at one temperature, on
-/// texts that the target writes after given prompts.
+/// A program that writes the acceptance vector of one draft at one temperature, by default on texts
+/// that the target writes after given prompts.
 class AcceptanceVectorTool {
  public:
   struct Recipe : AcceptanceRecipe {

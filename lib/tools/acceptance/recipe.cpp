@@ -77,7 +77,7 @@ void AcceptanceRecipe::check_vectors(recipe::Problems& p) const {
   for (const speculate::NamedDraft& d : drafts()) {
     if (d.kind == speculate::DraftKind::nested)
       p.field("accept.width",
-              "accept.width: '{}' is nested and proposes chains, which have no acceptance vector; "
+              "accept.width: '{}' is nested and proposes linear drafts, which have no acceptance vector; "
               "set accept.width=0, or leave the draft out",
               d.name);
     if (d.shares_cache() &&
@@ -120,9 +120,10 @@ void AcceptanceRecipe::check(recipe::Problems& p) const {
   if (has_given_prompts() && sampling.max_tokens < 2)
     p.field("sampling.max_tokens", "sampling.max_tokens: expected at least 2 tokens of the target");
   if (sampling.temperature && !bench.temperatures.empty())
-    p.field("sampling.temperature",
-            "sampling.temperature: cannot be combined with bench.temperatures; leave it out, or set "
-            "bench.temperatures=[]");
+    p.field(
+        "sampling.temperature",
+        "sampling.temperature: cannot be combined with bench.temperatures; leave it out, or set "
+        "bench.temperatures=[]");
   if (!has_given_prompts() && run.context.value < 2)
     p.field("run.context", "run.context: expected prompts of at least 2 tokens, found {}",
             run.context.value);

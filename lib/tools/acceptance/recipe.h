@@ -93,7 +93,8 @@ struct AcceptanceBench {
   void fields(V& v) {
     using recipe::at_least;
     v("drafts", drafts,
-      "drafts to measure, a list of {name: NAME, kind: ..., ...}, empty = spec.draft. Supported are "
+      "drafts to measure, a list of {name: NAME, kind: ..., ...}, empty = spec.draft. Supported "
+      "are "
       "nested drafts, and linear drafts of kind self or model");
     v("budgets", budgets, at_least(1).unit("tokens"),
       "KV budgets for all drafts that set budget, also within nested drafts, empty = as each draft "
@@ -101,7 +102,8 @@ struct AcceptanceBench {
     v("temperatures", temperatures, at_least(0),
       "softmax temperatures of target and draft, 0 = greedy, empty = sampling.temperature");
     v("prompts", prompts,
-      "prompts: prose (windows of data.path, continued by the text itself), a task, or given (by -p "
+      "prompts: prose (windows of data.path, continued by the text itself), a task, or given (by "
+      "-p "
       "and others, continued by sampling.max_tokens tokens of the target). A task's documents and "
       "question are continued by the answer and the target's text");
     v("haystack", haystack, recipe::optional_input(),

@@ -57,8 +57,7 @@ MeasuredTexts measured_texts(const AcceptanceRecipe& r, const decode::ModelFiles
                              const std::vector<eval::Ids>& given) {
   if (!r.has_given_prompts())
     return r.bench.prompts == PromptKind::prose ? windows(r, files) : documents(r, files);
-  MeasuredTexts texts{
-      .source = "given", .batches = {}, .distinct = static_cast<int>(given.size())};
+  MeasuredTexts texts{.source = "given", .batches = {}, .distinct = static_cast<int>(given.size())};
   const auto batch = static_cast<size_t>(std::max(1, r.run.batch));
   for (size_t i = 0; i < given.size(); ++i) {
     if (i % batch == 0) texts.batches.emplace_back();

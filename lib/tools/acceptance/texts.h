@@ -4,8 +4,8 @@
 
 #include "decode/engine.h"
 #include "eval/tasks.h"
-#include "tools/bench/bench_prompts.h"
 #include "tools/acceptance/recipe.h"
+#include "tools/bench/bench_prompts.h"
 
 namespace tandem::tools {
 

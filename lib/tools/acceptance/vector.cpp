@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "recipe/scalar.h"
 #include "speculate/measure/depth_meter.h"
 #include "speculate/measure/rule_meter.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/measure/tree_recorder.h"
-#include "recipe/scalar.h"
 
 namespace tandem::tools {
 namespace {
@@ -28,7 +28,9 @@ double sum_of(const Json& row) {
 Json by_depth(const Json& vector, const char* key) {
   return vector.contains("rows") ? vector.at(key) : Json::array({vector.at(key)});
 }
-Json rows_of(const Json& vector) { return by_depth(vector, vector.contains("rows") ? "rows" : "p"); }
+Json rows_of(const Json& vector) {
+  return by_depth(vector, vector.contains("rows") ? "rows" : "p");
+}
 
 Json json_of(const speculate::RuleMeter& meter) {
   Json list = Json::array();
@@ -171,9 +173,9 @@ class VectorRun {
     }};
     options.verify = verify_choice(by_);
     if (rule_.accept_by != AcceptBy::match && engines_.device().kind == Device::Kind::cpu)
-      rules_.emplace(std::array{
-          AcceptBy::sequoia,
-          std::ranges::max(tree.n_children) == 1 ? AcceptBy::block : AcceptBy::traversal});
+      rules_.emplace(std::array{AcceptBy::sequoia, std::ranges::max(tree.n_children) == 1
+                                                       ? AcceptBy::block
+                                                       : AcceptBy::traversal});
     std::optional<speculate::TreeRecorder> recorder;
     if (!spec_.accept.record.empty()) recorder.emplace(tree, recorded_run());
     if (rules_ || recorder)
@@ -211,9 +213,9 @@ class VectorRun {
   }
 
   Json json() {
-    const std::string method = rule_.accept_by != AcceptBy::match  ? recipe::yaml_text(by_)
-                               : rule_.target.temperature > 0 ? "topk-sample"
-                                                              : "topk-greedy";
+    const std::string method = rule_.accept_by != AcceptBy::match ? recipe::yaml_text(by_)
+                               : rule_.target.temperature > 0     ? "topk-sample"
+                                                                  : "topk-greedy";
     const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
     Json vector = {{"format", "acceptance-vector/1"},
                    {"method", method},
@@ -263,11 +265,12 @@ void note_vector(const cli::Context& cx, const Json& vector) {
   const Json rows = rows_of(vector), errors = by_depth(vector, "stderr"),
              samples = by_depth(vector, "samples");
   for (size_t d = 0; d < rows.size(); ++d)
-    cx.note(fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} "
-                        "accepted {:.1f} %",
-                        rows.size() > 1 ? fmt::format("depth {}: ", d) : "",
-                        samples[d].get<int64_t>(), 100 * rows[d][0].get<double>(),
-                        100 * errors[d][0].get<double>(), rows[d].size(), 100 * sum_of(rows[d])));
+    cx.note(
+        fmt::format("{}{} positions: first child accepted {:.1f} % (+- {:.1f}), any of {} "
+                    "accepted {:.1f} %",
+                    rows.size() > 1 ? fmt::format("depth {}: ", d) : "", samples[d].get<int64_t>(),
+                    100 * rows[d][0].get<double>(), 100 * errors[d][0].get<double>(),
+                    rows[d].size(), 100 * sum_of(rows[d])));
   if (const auto tree = vector.find("tree"); tree != vector.end()) {
     cx.note(fmt::format("the tree gave {:.3f} tokens per step, {:.3f} predicted from these rows",
                         tree->at("tokens_per_round").get<double>(),

@@ -91,6 +91,7 @@ bool attempt(const cli::Context& cx, const std::function<void()>& work,
     work();
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::interrupted) return false;
+    if (e.kind() == ErrorKind::usage) throw;  // of the whole command
     if (cx.group() && e.kind() != ErrorKind::recipe) throw;
     fail(e);
   } catch (const std::bad_alloc&) {
