@@ -14,7 +14,6 @@
 #include "recipe/fields_of.h"
 #include "speculate/measure/tree_meter.h"
 #include "speculate/tree/tree_file.h"
-#include "tools/bench/plan_table.h"
 #include "tools/prompts/prompt_flags.h"
 
 namespace tandem::tools {
@@ -86,10 +85,8 @@ std::vector<std::string> acceptance_row(const Json& r) {
        alpha_cell(drafted), alpha_cell(at(acceptance, "/within")),
        cell(at(drafted, "/mean_tokens_per_round"), "{:.2f}"),
        cell(at(drafted, "/share_accepted"), "{:.3f}"), places(at(drafted, "/rate_by_position"))});
-  if (const Json& vector = at(acceptance, "/vector"); vector.is_object()) {
-    const Json& first = vector.contains("p") ? vector["p"] : vector["rows"][0];
-    cells.push_back(places(first));
-  }
+  if (const Json& vector = at(acceptance, "/vector"); vector.is_object())
+    cells.push_back(places(vector.contains("p") ? vector["p"] : vector["rows"][0]));
   return cells;
 }
 
@@ -178,7 +175,7 @@ void AcceptancePoint::read_given() {
                                                                .max_tokens = r.sampling.max_tokens,
                                                                .least_new = kLeastNew,
                                                                .batch = std::max(1, r.run.batch)});
-  fingerprint_ = decode::fingerprint_of(prompts);
+  which_prompts_ = " after " + decode::fingerprint_of(prompts);
   given_ = std::move(prompts.sequences);
   size_t longest = 1;
   for (const eval::Ids& ids : given_) longest = std::max(longest, ids.size());
@@ -187,12 +184,6 @@ void AcceptancePoint::read_given() {
   engines_.resize({.batch = room.batch,
                    .context = static_cast<int>(room.longest) - n_new,
                    .new_tokens = n_new});
-}
-
-std::string AcceptancePoint::phase_of(const speculate::NamedDraft& draft,
-                                      double temperature) const {
-  return fmt::format("{} T {:g}{}{}", draft.name, temperature, given_.empty() ? "" : " after ",
-                     given_.empty() ? "" : fingerprint_);
 }
 
 void AcceptancePoint::fail(const cli::Context& cx, BenchResults& results, const Point& point,
@@ -519,14 +510,6 @@ void AcceptanceVectorTool::Recipe::check(recipe::Problems& p) const {
             "bench: expected one draft at one temperature and rates=false, for one acceptance "
             "vector; measure more with magicdec-acceptance -s accept.width={}",
             accept.width);
-}
-
-int AcceptanceVectorTool::print_plan() {
-  AcceptancePoint point(cx_, point_);
-  point.admit([](const auto&, const Error& e) { throw e; }, nullptr);
-  PlanTable table(cx_, 1);
-  table.add(point_, point.engines());
-  return table.finish();
 }
 
 int AcceptanceVectorTool::run() {

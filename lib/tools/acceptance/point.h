@@ -12,7 +12,7 @@
 #include "tools/acceptance/figures.h"
 #include "tools/acceptance/texts.h"
 #include "tools/acceptance/vector.h"
-#include "tools/results/bench_results.h"
+#include "tools/bench/draft_sweep.h"
 
 namespace tandem::tools {
 
@@ -76,7 +76,9 @@ class AcceptancePoint {
   void read_given();
   /// errors   kind recipe: accept.rule, accept.record, ...
   void check_vector();
-  std::string phase_of(const speculate::NamedDraft& draft, double temperature) const;
+  std::string phase_of(const speculate::NamedDraft& draft, double temperature) const {
+    return fmt::format("{} T {:g}{}", draft.name, temperature, which_prompts_);
+  }
   bench::Way way_of(const speculate::NamedDraft& draft) const;
   /// That of the vector.
   bench::Way tree_way(const speculate::NamedDraft& draft) const;
@@ -103,7 +105,7 @@ class AcceptancePoint {
   recipe::Sampling sampling_;  // settled
   std::vector<double> temperatures_;
   std::vector<eval::Ids> given_;
-  std::string fingerprint_;  // of them
+  std::string which_prompts_;  // of them, as phases say it
   std::optional<speculate::TokenTree> tree_;
   std::vector<Measured> drafts_;
 };
@@ -114,17 +116,13 @@ class AcceptanceVectorTool {
  public:
   struct Recipe : AcceptanceRecipe {
     Recipe();
-    template <class V>
-    void fields(V& v) {
-      AcceptanceRecipe::fields(v);
-    }
     void check(recipe::Problems& p) const;
   };
 
   AcceptanceVectorTool(cli::Context& cx, const cli::Point<Recipe>& point)
       : cx_(cx), point_{point, point.recipe} {}
 
-  int print_plan();
+  int print_plan() { return DraftSweep<AcceptancePoint>(cx_, {point_}).print_plan(); }
   /// Writes the vector as acceptance-vector/1, or as a table.
   int run();
 

@@ -69,15 +69,17 @@ std::vector<speculate::NamedDraft> AcceptanceRecipe::drafts() const {
 
 void AcceptanceRecipe::check_vectors(recipe::Problems& p) const {
   if (accept.width == 0) {
-    if (!bench.rates)
+    if (!bench.rates || !accept.tree.empty() || accept.depths > 1)
       p.field("accept.width",
-              "accept.width: expected at least 1 child, found 0; set it, or bench.rates=true");
+              "accept.width: expected at least 1 child, found 0; set it, or measure only rates "
+              "(bench.rates=true), without accept.tree and accept.depths");
     return;
   }
   for (const speculate::NamedDraft& d : drafts()) {
     if (d.kind == speculate::DraftKind::nested)
       p.field("accept.width",
-              "accept.width: '{}' is nested and proposes linear drafts, which have no acceptance vector; "
+              "accept.width: '{}' is nested and proposes linear drafts, which have no acceptance "
+              "vector; "
               "set accept.width=0, or leave the draft out",
               d.name);
     if (d.shares_cache() &&
@@ -91,11 +93,6 @@ void AcceptanceRecipe::check_vectors(recipe::Problems& p) const {
     p.field("accept.depths",
             "accept.depths: cannot be combined with accept.tree, which has its own depth; leave "
             "one out");
-  if (!accept.tree.empty() && accept.rule == AcceptRule::topk &&
-      std::ranges::max(temperatures()) > 0)
-    p.field(
-        "accept.rule",
-        "accept.rule: topk does not support accept.tree at a temperature above 0; leave topk out");
   if (accept.tree.empty() && !accept.record.empty())
     p.field("accept.record",
             "accept.record: needs accept.tree, whose speculation steps it records; set it");

@@ -53,47 +53,6 @@ Json json_of(const speculate::RuleMeter& meter) {
   return list;
 }
 
-/// What a vector says of each depth.
-struct Rows {
-  Json p = Json::array(), error = Json::array(), residual = Json::array(), samples = Json::array();
-
-  /// Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
-  void add(std::vector<double> mean, std::vector<double> errors, int64_t n) {
-    double all = std::accumulate(mean.begin(), mean.end(), 0.0);
-    if (all > 1)
-      for (std::vector<double>* list : {&mean, &errors})
-        for (double& x : *list) x /= all;
-    p.push_back(mean);
-    error.push_back(errors);
-    residual.push_back(std::max(0.0, 1 - std::accumulate(mean.begin(), mean.end(), 0.0)));
-    samples.push_back(n);
-  }
-  /// Leaves out the last ones, at depths that no text came to.
-  void add(std::vector<speculate::ChanceSums> sums) {
-    while (sums.size() > 1 && sums.back().samples() == 0) sums.pop_back();
-    for (const speculate::ChanceSums& of : sums) {
-      std::vector<double> mean, errors;
-      for (int k = 0; k < of.width(); ++k) {
-        mean.push_back(of.mean(k));
-        errors.push_back(of.standard_error(k));
-      }
-      add(mean, errors, of.samples());
-    }
-  }
-  /// The rates at which children were accepted of nodes on accepted paths.
-  void add(const speculate::RuleTokens& rule) {
-    for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
-      const auto n = static_cast<double>(rule.reached[level]);
-      std::vector<double> mean, errors;
-      for (const int64_t accepted : rule.children[level]) {
-        mean.push_back(static_cast<double>(accepted) / n);
-        errors.push_back(std::sqrt(mean.back() * (1 - mean.back()) / n));
-      }
-      add(mean, errors, rule.reached[level]);
-    }
-  }
-};
-
 class VectorRun {
  public:
   VectorRun(cli::Context& cx, bench::BenchEngines& engines, const VectorSpec& spec,
@@ -102,41 +61,47 @@ class VectorRun {
         engines_(engines),
         spec_(spec),
         prompts_(prompts),
-        draft_(engines.drafter(spec.way.draft)),
-        by_(spec.accept.rule) {
+        draft_(engines.drafter(spec.way.draft)) {
     rule_.target = rule_.draft = spec.how.sampler.rule;
     // At temperature 0 both rules take the child that is the target's best token.
-    const bool drawn = by_ != AcceptRule::topk && rule_.target.temperature > 0;
+    const bool drawn = spec.accept.rule != AcceptRule::topk && rule_.target.temperature > 0;
     rule_.accept_by = drawn ? AcceptBy::sequoia : AcceptBy::match;
     rule_.wants_logprobs = false;
   }
 
   Json measure() {
     const int width = spec_.accept.width;
-    if (spec_.tree) {
-      measure_tree();
-    } else if (spec_.accept.depths > 1) {
+    if (!spec_.tree && spec_.accept.depths > 1) {
       speculate::DepthMeter meter(engines_.target(), draft_, rule_, width, spec_.accept.depths);
       write_texts(meter);
-      rows_.add(meter.rows());
-    } else {
-      const auto plain = decode::plain_decoder(engines_.target());
-      const Texts texts = write_texts(*plain);
-      speculate::TreeMeter meter(engines_.target(), draft_, rule_, speculate::star_tree(width),
-                                 width);
-      for_each(texts, [&](int i, const eval::Ids& text, int n_prompt) {
-        meter.add_positions(i, seed(), text, n_prompt);
-      });
-      rows_.add(meter.rows());
+      add_rows(meter.rows());
+      return json();
     }
+    // Without a tree each position is the root of a step that accepts nothing.
+    std::vector<std::vector<int>> accepted(prompts_.size());
+    const Texts texts = spec_.tree ? write_by_rounds(accepted)
+                                   : write_texts(*decode::plain_decoder(engines_.target()));
+    if (is_by_sequences(spec_.accept.rule) && rules_) {
+      add_rows(rules_->rules().back());
+      return json();
+    }
+    speculate::TreeMeter meter(engines_.target(), draft_, rule_,
+                               spec_.tree ? *spec_.tree : speculate::star_tree(width), width);
+    cli::Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
+    for (size_t i = 0; i < texts.size(); progress.update(static_cast<double>(++i))) {
+      const int seq = static_cast<int>(i), n_prompt = static_cast<int>(prompts_[i].size());
+      if (spec_.tree)
+        meter.add(seq, seed(), texts[i], n_prompt, accepted[i]);
+      else
+        meter.add_positions(seq, seed(), texts[i], n_prompt);
+    }
+    lost_ = meter.lost();
+    add_rows(meter.rows());
     return json();
   }
 
  private:
   int64_t seed() const { return spec_.how.sampler.seed; }
-  std::string draft_name() const {
-    return spec_.way.draft.shares_cache() ? spec_.way.draft.name : draft_.engine->files().name;
-  }
 
   /// The prompts and what follows them by `decoder`.
   Texts write_texts(decode::Decoder& decoder) {
@@ -155,23 +120,14 @@ class VectorRun {
     return texts;
   }
 
-  void for_each(const Texts& texts,
-                const std::function<void(int, const eval::Ids&, int n_prompt)>& read) {
-    cli::Progress progress(cx_.terminal, "measure", static_cast<double>(texts.size()), "texts");
-    for (size_t i = 0; i < texts.size(); ++i) {
-      read(static_cast<int>(i), texts[i], static_cast<int>(prompts_[i].size()));
-      progress.update(static_cast<double>(i + 1));
-    }
-  }
-
-  /// Of texts written by rounds of accept.tree. On the CPU also what the rules make of one tree.
-  void measure_tree() {
+  /// The same by rounds of accept.tree. On the CPU also what the rules make of one tree.
+  /// accepted   gets the nodes of each round, by text
+  Texts write_by_rounds(std::vector<std::vector<int>>& accepted) {
     const TokenTree& tree = *spec_.tree;
-    std::vector<std::vector<int>> accepted(prompts_.size());
     speculate::RoundOptions options{.on_round = [&](const speculate::RoundEvent& e) {
       accepted[static_cast<size_t>(e.seq)].push_back(e.accepted);
     }};
-    options.verify = verify_choice(by_);
+    options.verify = verify_choice(spec_.accept.rule);
     if (rule_.accept_by != AcceptBy::match && engines_.device().kind == Device::Kind::cpu)
       rules_.emplace(std::array{AcceptBy::sequoia, std::ranges::max(tree.n_children) == 1
                                                        ? AcceptBy::block
@@ -184,20 +140,43 @@ class VectorRun {
         if (recorder) recorder->add(round, logits);
       };
     const auto rounds = engines_.rounds(spec_.way, {}, std::move(options));
-    const Texts texts = write_texts(*rounds);
+    Texts texts = write_texts(*rounds);
     tokens_per_round_ = rounds->stats().tokens_per_round();
     if (recorder) {
       speculate::write_tree_rounds(spec_.accept.record, recorder->rounds(), cx_.existing());
       cx_.note(fmt::format("recorded {} speculation steps of {} nodes in {}",
                            recorder->rounds().size(), tree.size(), spec_.accept.record.string()));
     }
-    if (is_by_sequences(by_) && rules_) return rows_.add(rules_->rules().back());
-    speculate::TreeMeter meter(engines_.target(), draft_, rule_, tree, spec_.accept.width);
-    for_each(texts, [&](int i, const eval::Ids& text, int n_prompt) {
-      meter.add(i, seed(), text, n_prompt, accepted[static_cast<size_t>(i)]);
-    });
-    lost_ = meter.lost();
-    rows_.add(meter.rows());
+    return texts;
+  }
+
+  /// Each mean is unbiased, so that a few nodes may give a sum above 1, which no reader takes.
+  void add_row(std::vector<double> mean, std::vector<double> errors, int64_t n) {
+    const double all = std::accumulate(mean.begin(), mean.end(), 0.0);
+    if (all > 1)
+      for (std::vector<double>* list : {&mean, &errors})
+        for (double& x : *list) x /= all;
+    p_.push_back(mean);
+    error_.push_back(errors);
+    residual_.push_back(std::max(0.0, 1 - std::accumulate(mean.begin(), mean.end(), 0.0)));
+    samples_.push_back(n);
+  }
+  /// Leaves out the last ones, at depths that no text came to.
+  void add_rows(const std::vector<speculate::ChanceSums>& sums) {
+    for (size_t d = 0; d < sums.size() && (d == 0 || sums[d].samples() > 0); ++d)
+      add_row(sums[d].means(), sums[d].standard_errors(), sums[d].samples());
+  }
+  /// The rates at which children were accepted of nodes on accepted paths.
+  void add_rows(const speculate::RuleTokens& rule) {
+    for (size_t level = 0; level < rule.children.size() && rule.reached[level] > 0; ++level) {
+      const auto n = static_cast<double>(rule.reached[level]);
+      std::vector<double> mean, errors;
+      for (const int64_t accepted : rule.children[level]) {
+        mean.push_back(static_cast<double>(accepted) / n);
+        errors.push_back(std::sqrt(mean.back() * (1 - mean.back()) / n));
+      }
+      add_row(std::move(mean), std::move(errors), rule.reached[level]);
+    }
   }
 
   /// What a record of rounds says of this run.
@@ -207,24 +186,26 @@ class VectorRun {
             .draft = draft.name,
             .target_fingerprint = target.fingerprint,
             .draft_fingerprint = draft.fingerprint,
-            .verify = recipe::yaml_text(verify_choice(by_)),
+            .verify = recipe::yaml_text(verify_choice(spec_.accept.rule)),
             .sampling = spec_.how.sampler.rule,
             .seed = seed()};
   }
 
   Json json() {
-    const std::string method = rule_.accept_by != AcceptBy::match ? recipe::yaml_text(by_)
-                               : rule_.target.temperature > 0     ? "topk-sample"
-                                                                  : "topk-greedy";
+    const std::string method = rule_.accept_by != AcceptBy::match
+                                   ? recipe::yaml_text(spec_.accept.rule)
+                               : rule_.target.temperature > 0 ? "topk-sample"
+                                                              : "topk-greedy";
     const auto one_or_all = [](const Json& list) { return list.size() == 1 ? list[0] : list; };
     Json vector = {{"format", "acceptance-vector/1"},
                    {"method", method},
-                   {rows_.p.size() == 1 ? "p" : "rows", one_or_all(rows_.p)},
-                   {"residual", one_or_all(rows_.residual)},
-                   {"stderr", one_or_all(rows_.error)},
-                   {"samples", one_or_all(rows_.samples)},
+                   {p_.size() == 1 ? "p" : "rows", one_or_all(p_)},
+                   {"residual", one_or_all(residual_)},
+                   {"stderr", one_or_all(error_)},
+                   {"samples", one_or_all(samples_)},
                    {"target", engines_.target().files().name},
-                   {"draft", draft_name()},
+                   {"draft", spec_.way.draft.shares_cache() ? spec_.way.draft.name
+                                                            : draft_.engine->files().name},
                    {"temperature", spec_.temperature},
                    {"top_p", spec_.top_p},
                    {"seed", seed()}};
@@ -234,8 +215,8 @@ class VectorRun {
           {"levels", spec_.tree->levels()},
           {"tokens_per_round", tokens_per_round_},
           {"expected_tokens",
-           speculate::expected_tokens(
-               *spec_.tree, {.rows = rows_.p, .method = method, .file = {}, .sha256 = {}})},
+           speculate::expected_tokens(*spec_.tree,
+                                      {.rows = p_, .method = method, .file = {}, .sha256 = {}})},
           {"tokens_lost", lost_}};
     if (rules_) vector["rules"] = json_of(*rules_);
     return vector;
@@ -246,10 +227,9 @@ class VectorRun {
   const VectorSpec& spec_;
   const Texts& prompts_;
   speculate::Reader draft_;
-  AcceptRule by_;
   ops::VerifyRule rule_;
-  Rows rows_;
-  double tokens_per_round_ = 0;  // of the tree, as counted
+  Json p_ = Json::array(), error_ = p_, residual_ = p_, samples_ = p_;  // by depth
+  double tokens_per_round_ = 0;                                         // of the tree, as counted
   std::optional<speculate::RuleMeter> rules_;
   int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
 };

@@ -16,7 +16,7 @@ struct VectorSpec {
   const std::optional<speculate::TokenTree>& tree;  // of accept.tree
   const bench::Way& way;                            // its tree is that tree, if there is one
   double temperature = 0, top_p = 1;
-  decode::GenerateSpec how;  // of the texts
+  decode::GenerateSpec how;
 };
 
 /// Lets the target write texts after prompts, and adds up at each of their positions the chances of
