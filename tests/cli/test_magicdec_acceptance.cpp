@@ -166,7 +166,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
     const std::string path = (folder / "vectors.jsonl").string();
     const std::string log =
         file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
-    const auto measure = [&](std::vector<std::string> more) {
+    const auto measure = [&](const std::string& prompt, std::vector<std::string> more) {
       more.insert(
           more.end(),
           {"-s",
@@ -178,7 +178,7 @@ TEST_SUITE("cli/magicdec-acceptance") {
            "-s",
            "accept.width=3",
            "-p",
-           log.substr(0, 2000),
+           prompt,
            "-n",
            "100",
            "-s",
@@ -193,7 +193,8 @@ TEST_SUITE("cli/magicdec-acceptance") {
            path});
       return acceptance(more);
     };
-    const Outcome run = measure({});
+    const std::string prompt = log.substr(0, 2000);
+    const Outcome run = measure(prompt, {});
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const std::string text = tandem::io::read_file(path);
@@ -218,9 +219,12 @@ TEST_SUITE("cli/magicdec-acceptance") {
       const double error = tested["alpha_stderr"].get<double>() + vector["stderr"][0].get<double>();
       if (name.ends_with("drawn")) CHECK(std::abs(first - alpha) < 3 * error + 1e-3);
     }
-    // Done already, for these prompts.
-    CHECK(measure({"--resume"}).status == 0);
+    // Done already, but only for this prompt.
+    CHECK(measure(prompt, {"--resume"}).status == 0);
     CHECK(tandem::io::read_file(path) == text);
+    CHECK(measure("Once upon a time", {"--resume", "-s", "bench.rates=true"}).status == 0);
+    CHECK(json_lines(tandem::io::read_file(path)).size() == 2 * records.size());
+    std::ofstream(path) << text;
 
     // Trees for one of them.
     const auto search = [&](const std::string& records_file) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "generate_runs.h"
 #include "speculate/measure/depth_meter.h"
@@ -66,6 +67,26 @@ TEST_SUITE("speculate/acceptance_meter") {
       CHECK(meter.rows()[0].standard_error(k) ==
             doctest::Approx(std::sqrt(share * (1 - share) / (n - 1))));
     }
+  }
+
+  TEST_CASE(
+      "drafts of the target's cache: each position is a root, as chains of one token have it") {
+    const auto target = make_engine(tiny_model("tiny-16m"), {.caches = {{}, streaming(2, 6)}});
+    const Reader draft{*target, {.keys = 1}};
+    const Ids text = random_ids(*target, 80, 1);
+    constexpr int kFirst = 20;
+    TreeMeter meter(*target, draft, rule_of(0, AcceptBy::match), star_tree(1), 1);
+    meter.add_positions(0, 0, text, kFirst);
+    const int slot = target->cache().create(target->cache().all_readers());
+    const decode::SeqTokens prompt[] = {{slot, std::span(text).first(kFirst - 1), true}};
+    target->prefill(prompt, {});
+    const ForcedText texts[] = {{text, kFirst}};
+    const int slots[] = {slot};
+    const auto overlaps = ForcedMeter(*target, {draft}, {0}, 1).read(slots, texts)[0][0][0];
+    const double sum = std::accumulate(overlaps.begin(), overlaps.end(), 0.0);
+    CHECK(meter.rows()[0].samples() == static_cast<int64_t>(overlaps.size()));
+    CHECK(meter.rows()[0].mean(0) == doctest::Approx(sum / static_cast<double>(overlaps.size())));
+    CHECK(meter.rows()[0].mean(0) < 0.9);
   }
 
   TEST_CASE("the tokens that rounds give are those that the vector predicts") {

@@ -25,10 +25,4 @@ double ChanceSums::standard_error(int k) const {
   return std::sqrt(std::max(0.0, variance) / n);
 }
 
-std::vector<double> ChanceSums::all(double (ChanceSums::*of)(int) const) const {
-  std::vector<double> values;
-  for (int k = 0; k < width(); ++k) values.push_back((this->*of)(k));
-  return values;
-}
-
 }  // namespace tandem::speculate

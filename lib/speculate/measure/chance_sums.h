@@ -18,12 +18,8 @@ class ChanceSums {
   int width() const { return static_cast<int>(sum_.size()); }
   double mean(int k) const;
   double standard_error(int k) const;
-  std::vector<double> means() const { return all(&ChanceSums::mean); }
-  std::vector<double> standard_errors() const { return all(&ChanceSums::standard_error); }
 
  private:
-  std::vector<double> all(double (ChanceSums::*of)(int) const) const;
-
   std::vector<double> sum_, sum_of_squares_;
   int64_t samples_ = 0;
 };

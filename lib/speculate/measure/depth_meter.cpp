@@ -4,6 +4,7 @@
 
 #include "speculate/draft/pair.h"
 #include "speculate/measure/children_rule.h"
+#include "speculate/tree/token_tree.h"
 
 namespace tandem::speculate {
 
@@ -67,9 +68,7 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   // A root with these children, whose own logits nobody needs: the token drawn after an accepted
   // one is left out, and the child itself is the next root.
   const auto nodes = static_cast<size_t>(width_) + 1, width = static_cast<size_t>(width_);
-  std::vector<int32_t> first_child(nodes, 0), n_children(nodes, 0);
-  first_child[0] = 1;
-  n_children[0] = width_;
+  const TokenTree star = star_tree(width_);
   std::vector<std::vector<int32_t>> tokens, target_rows, draft_rows;
   std::vector<ops::DraftTree> trees;
   for (size_t b = 0; b < seqs.size(); ++b) {
@@ -82,8 +81,8 @@ void DepthMeter::step(std::span<const DrawSeq> seqs) {
   for (size_t b = 0; b < seqs.size(); ++b)
     trees.push_back({.round = parents[b].round,
                      .tokens = tokens[b],
-                     .first_child = first_child,
-                     .n_children = n_children,
+                     .first_child = star.first_child,
+                     .n_children = star.n_children,
                      .target_row = target_rows[b],
                      .draft_row = draft_rows[b],
                      .seen = seen[b]});

@@ -163,8 +163,14 @@ class VectorRun {
   }
   /// Leaves out the last ones, at depths that no text came to.
   void add_rows(const std::vector<speculate::ChanceSums>& sums) {
-    for (size_t d = 0; d < sums.size() && (d == 0 || sums[d].samples() > 0); ++d)
-      add_row(sums[d].means(), sums[d].standard_errors(), sums[d].samples());
+    for (size_t d = 0; d < sums.size() && (d == 0 || sums[d].samples() > 0); ++d) {
+      std::vector<double> mean, errors;
+      for (int k = 0; k < sums[d].width(); ++k) {
+        mean.push_back(sums[d].mean(k));
+        errors.push_back(sums[d].standard_error(k));
+      }
+      add_row(std::move(mean), std::move(errors), sums[d].samples());
+    }
   }
   /// The rates at which children were accepted of nodes on accepted paths.
   void add_rows(const speculate::RuleTokens& rule) {
