@@ -226,6 +226,11 @@ TEST_SUITE("cli/magicdec-acceptance") {
     CHECK(json_lines(tandem::io::read_file(path)).size() == 2 * records.size());
     std::ofstream(path) << text;
 
+    // No record says that the command line was wrong.
+    const std::filesystem::path none = folder / "none.jsonl";
+    CHECK(acceptance({"-p", "a", "-o", none.string()}).status == 2);
+    CHECK_FALSE(std::filesystem::exists(none));
+
     // Trees for one of them.
     const auto search = [&](const std::string& records_file) {
       return run_process(program("sequoia-tree-search"),
