@@ -39,7 +39,7 @@ bench::Record record_of(const std::string& tool, const Point& point, const std::
   return record;
 }
 
-/// Of given prompts until they are read.
+/// Returns no sizes for given prompts, which set them once they are read.
 bench::BenchSizes sizes_of(const AcceptanceRecipe& r) {
   if (r.has_given_prompts()) return {};
   return {.batch = r.run.batch,
@@ -484,7 +484,7 @@ Json AcceptancePoint::vector_of(const speculate::NamedDraft& draft, double tempe
       .temperature = temperature,
       .top_p = sampling.top_p.value_or(1),
       .how = decode::generate_spec(sampling, point_.recipe.run.seed, 0, engines_.target().config(),
-                           sizes.context + sizes.new_tokens)};
+                                   sizes.context + sizes.new_tokens)};
   spec.how.max_active = sizes.batch;
   return measure_vector(cx_, engines_, spec, prompts);
 }

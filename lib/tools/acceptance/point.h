@@ -48,7 +48,7 @@ class AcceptancePoint {
                    const speculate::NamedDraft* draft, const Error& error);
 
  private:
-  /// Of rounds: figures by distributions, and counts.
+  /// Figures of rounds: by distributions, and counted.
   struct RoundFigures {
     speculate::ChainMeter chances;
     std::optional<speculate::RoundStats> counts = {};  // none without rounds
@@ -56,7 +56,7 @@ class AcceptancePoint {
     void add(const speculate::RoundStats& stats);
     bench::Json json() const;
   };
-  /// What a draft gave at one temperature.
+  /// Figures of a draft at one temperature.
   struct Figures {
     TestedAcceptance tested;
     RoundFigures rounds;
@@ -80,7 +80,7 @@ class AcceptancePoint {
     return fmt::format("{} T {:g}{}", draft.name, temperature, which_prompts_);
   }
   bench::Way way_of(const speculate::NamedDraft& draft) const;
-  /// That of the vector.
+  /// Returns the way whose rounds write texts for a vector.
   bench::Way tree_way(const speculate::NamedDraft& draft) const;
   bench::Json vector_of(const speculate::NamedDraft& draft, double temperature,
                         const std::vector<eval::Ids>& prompts);
@@ -105,7 +105,7 @@ class AcceptancePoint {
   recipe::Sampling sampling_;  // settled
   std::vector<double> temperatures_;
   std::vector<eval::Ids> given_;
-  std::string which_prompts_;  // of them, as phases say it
+  std::string which_prompts_;  // names the given prompts in phases
   std::optional<speculate::TokenTree> tree_;
   std::vector<Measured> drafts_;
 };

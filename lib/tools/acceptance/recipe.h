@@ -22,7 +22,7 @@ inline eval::Task task_of(PromptKind kind) {
 }
 static_assert(enum_names(PromptKind{})[1] == enum_names(eval::Task{})[0]);
 
-/// How rounds will verify; each rule has a separate vector.
+/// The rule by which rounds will verify; each has a separate vector.
 enum class AcceptRule : uint8_t { sequoia, topk, block, traversal };
 constexpr std::array<std::string_view, 4> enum_names(AcceptRule) {
   return {"sequoia", "topk", "block", "traversal"};
@@ -103,8 +103,8 @@ struct AcceptanceBench {
       "softmax temperatures of target and draft, 0 = greedy, empty = sampling.temperature");
     v("prompts", prompts,
       "prompts: prose (windows of data.path, continued by the text itself), a task, or given (by "
-      "-p "
-      "and others, continued by sampling.max_tokens tokens of the target). A task's documents and "
+      "-p and others, continued by sampling.max_tokens tokens of the target). A task's documents "
+      "and "
       "question are continued by the answer and the target's text");
     v("haystack", haystack, recipe::optional_input(),
       "text to hide needles in, empty = generated text");
@@ -152,7 +152,7 @@ struct AcceptanceRecipe {
   bool has_given_prompts() const { return bench.prompts == PromptKind::given; }
   /// New tokens of each prompt at most.
   int n_new() const { return has_given_prompts() ? sampling.max_tokens : bench.new_tokens; }
-  /// Those of section bench, or spec.draft.
+  /// Returns the drafts of section bench, or spec.draft.
   std::vector<speculate::NamedDraft> drafts() const;
   std::vector<double> temperatures() const {
     return bench.temperatures.empty() ? std::vector{sampling.temperature.value_or(0)}

@@ -120,7 +120,7 @@ class VectorRun {
     return texts;
   }
 
-  /// The same by rounds of accept.tree. On the CPU also what the rules make of one tree.
+  /// Writes the texts by rounds of accept.tree. On the CPU the rules are compared on its trees.
   /// accepted   gets the nodes of each round, by text
   Texts write_by_rounds(std::vector<std::vector<int>>& accepted) {
     const TokenTree& tree = *spec_.tree;
@@ -185,7 +185,7 @@ class VectorRun {
     }
   }
 
-  /// What a record of rounds says of this run.
+  /// Returns the header of a record of rounds.
   speculate::RecordedRun recorded_run() {
     const decode::ModelFiles &target = engines_.target().files(), &draft = draft_.engine->files();
     return {.target = target.name,
@@ -235,7 +235,7 @@ class VectorRun {
   speculate::Reader draft_;
   ops::VerifyRule rule_;
   Json p_ = Json::array(), error_ = p_, residual_ = p_, samples_ = p_;  // by depth
-  double tokens_per_round_ = 0;                                         // of the tree, as counted
+  double tokens_per_round_ = 0;  // counted in rounds of the tree
   std::optional<speculate::RuleMeter> rules_;
   int64_t lost_ = 0;  // accepted tokens that TreeMeter did not find again
 };

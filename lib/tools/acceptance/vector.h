@@ -13,7 +13,7 @@ namespace tandem::tools {
 /// One vector: a draft at one temperature.
 struct VectorSpec {
   const AcceptSettings& accept;
-  const std::optional<speculate::TokenTree>& tree;  // of accept.tree
+  const std::optional<speculate::TokenTree>& tree;  // read from accept.tree
   const bench::Way& way;                            // its tree is that tree, if there is one
   double temperature = 0, top_p = 1;
   decode::GenerateSpec how;
