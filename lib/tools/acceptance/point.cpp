@@ -501,6 +501,7 @@ AcceptanceVectorTool::Recipe::Recipe() {
   bench.temperatures.clear();
   bench.rates = false;
   accept.width = 32;
+  output.text = "result file, empty or - = standard output";
 }
 
 void AcceptanceVectorTool::Recipe::check(recipe::Problems& p) const {

@@ -119,6 +119,18 @@ struct AcceptanceBench {
   std::vector<speculate::NamedDraft> all_drafts() const;
 };
 
+/// Section `output`; programs differ in what they write to its path.
+struct AcceptanceOutput : recipe::Output {
+  std::string_view text = "file of records, one JSON line each, empty or - = none";
+
+  template <class V>
+  void fields(V& v) {
+    v("path", path, text);
+    v("state", state, "not supported");
+    v("top_logprobs", top_logprobs, recipe::between(0, 100), "not supported");
+  }
+};
+
 struct AcceptanceRecipe {
   recipe::Model model;
   AcceptanceSpec spec;
@@ -128,7 +140,7 @@ struct AcceptanceRecipe {
   recipe::RankedRun run;
   recipe::Sampling sampling;
   recipe::Chat chat;
-  recipe::Output output;
+  AcceptanceOutput output;
 
   AcceptanceRecipe() {
     run.context = {4096};
