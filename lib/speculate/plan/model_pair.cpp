@@ -43,8 +43,14 @@ void DraftSection::check(recipe::Problems& p) const {
 
 void PairSection::Other::check(recipe::Problems& p) const {
   DraftSection::check(p);
-  const bool is_known = kind == DraftKind::model || (kind == DraftKind::self && copies_target());
-  if (!is_known)
+  const bool is_known =
+      kind == DraftKind::model || (kind == DraftKind::self && (copies_target() || reads_own));
+  if (!is_known && reads_own)
+    p.field("kind",
+            "spec.draft: expected kind model or self, found {}; measure other drafts with "
+            "magicdec-bench",
+            recipe::yaml_text(kind));
+  else if (!is_known)
     p.field("kind",
             "spec.draft: expected kind model, or self with weights int8, int4 or fp8, found {}{}; "
             "measure other drafts with magicdec-acceptance or magicdec-bench",

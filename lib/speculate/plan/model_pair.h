@@ -48,10 +48,14 @@ struct DraftSection {
 struct PairSection {
   struct Other : DraftSection {
     DraftKind kind = DraftKind::model;
+    bool reads_own = false;  // set by tools whose draft may also be the target under another policy
 
     template <class V>
     void fields(V& v) {
-      v("kind", kind, "draft: model (path), or self with weights (a quantized copy of the target)");
+      v("kind", kind,
+        reads_own ? "draft: model (path), or self: the target under cache and sparse, or a "
+                    "quantized copy of it (weights)"
+                  : "draft: model (path), or self with weights (a quantized copy of the target)");
       tagged_fields(v, "model|self");
     }
     void check(recipe::Problems& p) const;

@@ -65,6 +65,7 @@ struct AcceptSettings {
 struct AcceptanceSpec : speculate::PairSection {
   int gamma = 4, gamma1 = 1, gamma2 = 6, inner_steps = 4;
 
+  AcceptanceSpec() { draft.reads_own = true; }
   template <class V>
   void fields(V& v) {
     speculate::PairSection::fields(v);
