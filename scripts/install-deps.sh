@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(
-  build-essential cmake ninja-build ccache pkg-config git ca-certificates python3
+  build-essential cmake ninja-build ccache pkg-config git ca-certificates python3 patchelf
   libcli11-dev libfmt-dev libyaml-cpp-dev nlohmann-json3-dev doctest-dev libgmp-dev
   libdnnl-dev libedit-dev libpcre2-dev libsentencepiece-dev libutf8proc-dev libeigen3-dev
   "$@"
