@@ -22,6 +22,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 cd "$(dirname "$archive")"
 grep -F " $name." SHA256SUMS > "$work/sums" || fail "expected sums of $name, found none in $PWD/SHA256SUMS" "run scripts/release.sh again"
 sha256sum --quiet -c "$work/sums" || fail "expected the sums in $PWD/SHA256SUMS, found others" "fetch or make the archive again"
+! dpkg-deb -c "$deb" | grep -v ' \./usr/' || fail "expected only files in /usr, found the above in $deb" "see CPACK_INSTALLED_DIRECTORIES in release.sh"
 
 # try.sh PREFIX HOME TOOLS: runs in the bare root too, so it is plain sh with an empty home and no variable but PATH.
 cat > "$work/try.sh" << 'TXT'
@@ -30,7 +31,7 @@ prefix=$1
 export HOME="$2"
 mkdir "$HOME"
 begin=$(date +%s%N)
-text=$(timeout 10 "$prefix/bin/pig-generate" -m tiny-16m "Once upon a time" -n 32) || { echo "no answer within ten seconds" >&2; exit 1; }
+text=$(timeout 10 "$prefix/bin/pig-generate" -m tiny-16m "Once upon a time" -n 32 -q) || { echo "no answer within ten seconds" >&2; exit 1; }
 end=$(date +%s%N)
 [ ${#text} -gt 40 ] || { echo "expected some 32 tokens of text, found '$text'" >&2; exit 1; }
 for name in $3; do

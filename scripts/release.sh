@@ -7,7 +7,7 @@ release.sh [--cpu | --cuda] [--build FOLDER] [--out FOLDER] [--fast]
   --cuda          with CUDA code for GPUs from Ampere on; needs nvcc, no GPU
   --build FOLDER  pack this build as it is; without it, build-release-cpu or build-release-cuda is built
   --out FOLDER    folder of the results (default: out/release)
-  --fast          compress little: for tests
+  --fast          for tests: two tools, little compression
 Writes tandem-VERSION-linux-MACHINE-{cpu,cuda}.tar.xz, the same name with .deb, and SHA256SUMS of both.
 scripts/release-check.sh ARCHIVE checks them.
 TXT
@@ -15,13 +15,13 @@ exit ;; esac
 fail() { printf 'release.sh: error: %s\n  hint: %s\n' "$1" "$2" >&2; exit 1; }
 value() { [ $# -ge 2 ] || fail "expected a folder after $1, found nothing" "see release.sh --help"; realpath -m "$2"; }
 
-kind=cpu build='' out='' xz=(-T0) deb_compression=xz
+kind=cpu build='' out='' xz=(-T0) deb_compression=xz tools=''
 while [ $# -gt 0 ]; do
   case $1 in
     --cpu | --cuda) kind=${1#--} ;;
     --build) build=$(value "$@"); shift ;;
     --out) out=$(value "$@"); shift ;;
-    --fast) xz=(-T0 -0) deb_compression=zstd ;;
+    --fast) xz=(-T0 -0) deb_compression=zstd tools='pig-[gb]*' ;;
     *) fail "expected a flag, found '$1'" "see release.sh --help" ;;
   esac
   shift
@@ -46,7 +46,7 @@ trap 'rm -rf "$work"' EXIT
 prefix=$work/tandem
 say "staging $build"
 cmake --install "$build" --prefix "$prefix" --component Runtime > "$work/install.log" || { cat "$work/install.log" >&2; exit 1; }
-
+[ -z "$tools" ] || find "$prefix/bin" -type f ! -name "$tools" -delete
 
 # Bundles what the tools load, but for the system's own libraries and the driver's. Each file finds them from where it is.
 mkdir -p "$prefix/lib/tandem" "$prefix/share/doc/tandem/licences"
@@ -72,7 +72,7 @@ for file in "${elf[@]}"; do
     *) patchelf --set-rpath "\$ORIGIN/../lib:\$ORIGIN/../lib/tandem" "$file" ;;
   esac
 done
-if readelf -SW "${ours[@]}" | grep -q nv_fatbin; then
+if readelf -SW "${ours[@]}" | grep nv_fatbin > /dev/null; then
   kind=cuda
   echo "The CUDA runtime is compiled in, under NVIDIA's CUDA Toolkit EULA: https://docs.nvidia.com/cuda/eula" \
     > "$prefix/share/doc/tandem/licences/cuda-runtime"
@@ -84,8 +84,7 @@ read -r version commit modified < <("$prefix/bin/pig-generate" --version |
 if [ -n "$modified" ] || [ "$(git tag --points-at "$commit" "v$version" 2> /dev/null)" != "v$version" ]; then
   version+=+git$commit${modified:+.modified}
 fi
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$commit" 2> /dev/null || date +%s)
-export SOURCE_DATE_EPOCH
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$commit" 2> /dev/null || date +%s) && export SOURCE_DATE_EPOCH
 find "$prefix" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 name=tandem-$version-linux-$(uname -m)-$kind
 
@@ -104,8 +103,8 @@ set(CPACK_PACKAGE_DIRECTORY "$work/cpack")
 set(CPACK_PACKAGE_CONTACT "the authors of tandem")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "$summary")
 set(CPACK_PACKAGE_DESCRIPTION "$summary")
-set(CPACK_INSTALLED_DIRECTORIES "$prefix;/")
-set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_INSTALLED_DIRECTORIES "$prefix;/usr")
+set(CPACK_PACKAGING_INSTALL_PREFIX /)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= $glibc), libstdc++6 (>= $(gcc_major)), libgcc-s1")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_COMPRESSION_TYPE $deb_compression)
@@ -113,5 +112,4 @@ set(CPACK_THREADS 0)
 TXT
 cpack --config "$work/CPackConfig.cmake" > "$work/cpack.log" || { cat "$work/cpack.log" >&2; exit 1; }
 mv "$work/cpack/$name.deb" "$out/"
-(cd "$out" && sha256sum "$name.tar.xz" "$name.deb" > SHA256SUMS)
-(cd "$out" && du -h "$name".* && sha256sum -c SHA256SUMS)
+(cd "$out" && sha256sum "$name.tar.xz" "$name.deb" > SHA256SUMS && du -h "$name".* && sha256sum -c SHA256SUMS)
