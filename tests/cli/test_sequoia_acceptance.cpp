@@ -265,6 +265,24 @@ TEST_SUITE("cli/sequoia-acceptance") {
     }
   }
 
+  TEST_CASE("the target under another policy has a vector, too") {
+    const Outcome run =
+        acceptance({"-s", "spec.draft={kind: self, cache: {kind: streaming, recent: 16}}", "-s",
+                    "accept.width=4", "-s", "sampling.temperature=0", "-p",
+                    "The keeper climbed the stairs and lit the lamp, for the fog had come in from "
+                    "the west. He",
+                    "-n", "20"});
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    const auto p = nlohmann::json::parse(run.out).at("p").get<std::vector<double>>();
+    CHECK(p.size() == 4);
+    CHECK(p[0] > 0.3);
+    CHECK(p[0] <= 1);
+    CHECK(
+        acceptance({"-s", "spec.draft=ngram", "-p", "a"}).err.find("expected kind model or self") !=
+        std::string::npos);
+  }
+
   TEST_CASE("what cannot be measured") {
     struct Case {
       std::vector<std::string> flags;
