@@ -7,7 +7,7 @@ release.sh [--cpu | --cuda] [--build FOLDER] [--out FOLDER] [--fast]
   --cuda          with CUDA code for GPUs from Ampere on; needs nvcc, no GPU
   --build FOLDER  pack this build as it is; without it, build-release-cpu or build-release-cuda is built
   --out FOLDER    folder of the results (default: out/release)
-  --fast          for tests: two tools, little compression
+  --fast          for tests: only pig-generate, little compression
 Writes tandem-VERSION-linux-MACHINE-{cpu,cuda}.tar.xz, the same name with .deb, and SHA256SUMS of both.
 scripts/release-check.sh ARCHIVE checks them.
 TXT
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     --cpu | --cuda) kind=${1#--} ;;
     --build) build=$(value "$@"); shift ;;
     --out) out=$(value "$@"); shift ;;
-    --fast) xz=(-T0 -0) deb_compression=zstd tools='pig-[gb]*' ;;
+    --fast) xz=(-T0 -0) deb_compression=zstd tools=pig-generate ;;
     *) fail "expected a flag, found '$1'" "see release.sh --help" ;;
   esac
   shift

@@ -17,6 +17,6 @@ finds() {
 cp "$archive" "$work/whole"
 printf x >> "$archive"
 finds 'expected the sums in .*, found others'
-xz -dc "$work/whole" | tar --delete --wildcards '*/lib/tandem/libfmt.so*' | xz -0 > "$archive"
+xz -dc "$work/whole" | tar --delete --wildcards '*/lib/tandem/libfmt.so*' | xz -T0 -0 > "$archive"
 (cd "$work" && sha256sum -- *.tar.xz *.deb > SHA256SUMS)
 finds 'found the above \(from elsewhere\|missing\)'
