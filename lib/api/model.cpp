@@ -104,8 +104,10 @@ LoadedModel::LoadedModel(const std::string& path, const ModelOptions& options)
       generation(recipe, notes),
       on_round(options.on_round) {
   cli::use_threads(recipe.run.threads);
-  const bool draws = recipe.sampling.temperature.value_or(0) > 0;
-  decode::GenerateSpec how = spec_of({.temperature = draws ? recipe.sampling.temperature : 0.0});
+  if (!generation.pair().target().adapters.empty())
+    throw usage_error("model.adapters", "named adapters are supported only by the tools")
+        .hint("leave the name out to merge the adapter into the weights");
+  decode::GenerateSpec how = spec_of({});
   if (generation.speculates()) generation.read_tree(how.sampler.rule);
   speculate::ModelPair& pair = generation.pair();
   int64_t context = pair.context();
