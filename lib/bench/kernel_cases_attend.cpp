@@ -1,5 +1,4 @@
-// Attention over lists of keys: random rows of pools far beyond the caches, against the loops of
-// MagicPIG's reference program on the same memory.
+// Attention over lists of keys: random rows of pools far beyond the caches.
 #include <algorithm>
 #include <cmath>
 
@@ -8,14 +7,12 @@
 #include "bench/kernel_data.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cpu_table.h"
-#include "kernels/gather/attend_list_paper.h"
 #include "kv/log_u.h"
 
 namespace tandem::bench {
 namespace {
 
 constexpr int kQueries = 8;  // of a run, each on another head of the caches
-constexpr int kTile = 16;    // the paper's program reads lists in whole tiles: each has one more
 constexpr int kBits = 10, kTables = 150, kIntervals = 1024;
 constexpr double kShare = 0.02;               // of the keys, as MagicPIG has it for these tables
 constexpr double kPools = 2.0 * (1 << 30);    // bytes of K and V; a last-level cache may have 0.5
@@ -46,19 +43,17 @@ struct ListShape {
 struct ListData {
   ListShape s;
   std::vector<OwnedTensor> k, v, norms;  // of each copy; norms: [n_kv_heads, n]
-  OwnedTensor q, o, paper_o, paper_scores;
+  OwnedTensor q, o;
   std::vector<int32_t> pages;
   std::vector<std::vector<int32_t>> lists;
   std::vector<float> log_u, lse;
   float q_norm = 0;
-  int turn = 0, paper_turn = 0;
+  int turn = 0;
 
   explicit ListData(const ListShape& shape)
       : s(shape),
         q(OwnedTensor::random(s.act, {s.d}, 0, 4)),  // weighs few keys, so that errors show
         o(DType::f32, {kQueries, s.d}),
-        paper_o(DType::bf16, {kQueries, s.d}),
-        paper_scores(DType::f32, {kQueries, s.n + kTile}),
         pages(static_cast<size_t>(s.n_pages())),
         lists(static_cast<size_t>(s.lists())),
         log_u(kv::log_u_table(kBits, kTables, 2, 1e-4, kIntervals)),
@@ -95,7 +90,6 @@ struct ListData {
         if (t >= s.n) break;
         list.push_back(static_cast<int32_t>(t));
       }
-      list.resize(list.size() + kTile);
     }
   }
   int copy_of(int number) const { return number / s.n_kv_heads % s.copies(); }
@@ -103,7 +97,6 @@ struct ListData {
   const std::vector<int32_t>& list_of(int number) const {
     return lists[static_cast<size_t>(number) % lists.size()];
   }
-  int n_of(int number) const { return static_cast<int>(list_of(number).size()) - kTile; }
   const float* norms_of(int number) const {
     return norms[static_cast<size_t>(copy_of(number))].as<float>() + int64_t{head_of(number)} * s.n;
   }
@@ -111,7 +104,7 @@ struct ListData {
   /// Query `i` of a run; `number` counts the queries of all runs.
   void attend(AttendListFn* fn, int number, float* out, float* out_lse) const {
     const KeySegment segment{.ids = list_of(number).data(),
-                             .n = n_of(number),
+                             .n = static_cast<int>(list_of(number).size()),
                              .bias = nullptr,
                              .norms = s.weighted ? norms_of(number) : nullptr};
     const auto copy = static_cast<size_t>(copy_of(number));
@@ -140,31 +133,6 @@ struct ListData {
     });
     ++turn;
   }
-  /// On the same pools taken as flat arrays, half of the lists and copies away from run().
-  void run_paper() {
-    parallel_for(kQueries, [&](int i) {
-      const int number = paper_turn * kQueries + s.copies() / 2 * s.n_kv_heads;
-      const int at = number + static_cast<int>(lists.size() / 2) + i, mine = number + i;
-      const int64_t flat = int64_t{head_of(mine)} * s.n * s.d;
-      const auto copy = static_cast<size_t>(copy_of(mine));
-      attend_list_paper_avx512_bf16(
-          {.o = paper_o.as<bf16>() + int64_t{i} * s.d,
-           .lse = &lse[static_cast<size_t>(i)],
-           .q = q.as<bf16>(),
-           .k = k[copy].as<bf16>() + flat,
-           .v = v[copy].as<bf16>() + flat,
-           .norms = norms_of(mine),
-           .ids = list_of(at).data(),
-           .n_ids = n_of(at),
-           .d = s.d,
-           .scale = 1 / std::sqrt(static_cast<float>(s.d)),
-           .q_norm = q_norm,
-           .bits = kBits,
-           .tables = kTables,
-           .scores = paper_scores.as<float>() + int64_t{i} * (s.n + kTile)});
-    });
-    ++paper_turn;
-  }
   std::string mismatch() const {
     const OwnedTensor want(DType::f32, {kQueries, s.d});
     for (int i = 0; i < kQueries; ++i) {
@@ -181,8 +149,6 @@ struct ListData {
 
 KernelCase attend_case(const ListShape& s) {
   const double ids = kShare * s.n;
-  const bool has_paper =
-      s.weighted && s.act == DType::bf16 && s.d % 32 == 0 && isa_in_use() >= Isa::avx512_bf16;
   return {.family = "attend",
           .name = s.weighted ? "attend_list, LSH weights" : "attend_list",
           .shape = fmt::format("{} x {:.0f} of {} keys x {}", kQueries, ids, s.n, s.d),
@@ -191,12 +157,9 @@ KernelCase attend_case(const ListShape& s) {
           .memory_bytes = static_cast<size_t>(
               s.copies() * (s.copy_bytes() + 4.0 * s.n * s.n_kv_heads) + s.lists() * ids * 4),
           .rotates = true,
-          .baseline_name = "the paper's program",
           .prepare = [=]() -> PreparedCase {
             const auto data = std::make_shared<ListData>(s);
-            return {.run = [=] { data->run(); },
-                    .mismatch = [=] { return data->mismatch(); },
-                    .baseline = has_paper ? Body([=] { data->run_paper(); }) : Body{}};
+            return {.run = [=] { data->run(); }, .mismatch = [=] { return data->mismatch(); }};
           }};
 }
 

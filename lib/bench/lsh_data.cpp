@@ -143,24 +143,4 @@ void LshTables::replicate() const {
   repeat_first(ids, copies);
 }
 
-PaperCopies::PaperCopies(const LshTables& tables, int copies)
-    : shape(tables.shape),
-      start(DType::i32, {copies, kTables, kBuckets}),
-      end(DType::i32, {copies, kTables, kBuckets}),
-      ids(DType::i32, {copies, kTables, shape.n}) {
-  parallel_for(kTables, [&](int t) {
-    hash_build_paper(at(0), tables.codes.as<uint16_t>(), shape.n, {t, t + 1});
-  });
-  for (const OwnedTensor* t : {&start, &end, &ids}) repeat_first(*t, copies);
-}
-
-PaperTables PaperCopies::at(int copy) const {
-  const int64_t cells = int64_t{copy} * kTables * kBuckets;
-  return {.start = start.as<int32_t>() + cells,
-          .end = end.as<int32_t>() + cells,
-          .ids = ids.as<int32_t>() + int64_t{copy} * kTables * shape.n,
-          .n_tokens = shape.n,
-          .code_bits = kCodeBits};
-}
-
 }  // namespace tandem::bench

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "bench/kernel_data.h"
-#include "kernels/lsh/hash_probe_paper.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 
@@ -31,7 +30,6 @@ struct LshShape {
   int64_t offsets() const { return int64_t{kTables} * (kBuckets + 1); }  // of a block
   int64_t ids() const { return int64_t{kTables} * capacity(); }          // of a block
   size_t bytes() const { return static_cast<size_t>(2 * blocks() * (offsets() + ids())); }
-  size_t paper_bytes() const { return size_t{4} * kTables * static_cast<size_t>(n + 2 * kBuckets); }
   /// Copies that together take a gigabyte, a multiple of n.
   int copies(int multiple_of) const;
 };
@@ -66,14 +64,6 @@ struct LshTables {
  private:
   static constexpr int kParts = 3;  // tasks a block; few, since each reads all rows of bits
   void each_part(const OwnedTensor* bits, int copy) const;
-};
-
-/// The reference program's tables, in several copies.
-struct PaperCopies {
-  LshShape shape;
-  OwnedTensor start, end, ids;
-  PaperCopies(const LshTables& tables, int copies);
-  PaperTables at(int copy) const;
 };
 
 }  // namespace tandem::bench
