@@ -249,11 +249,10 @@ template Field fields_of(Cache&);
 template Field fields_of(Output&);
 template Field fields_of(Data&);
 
-void refuse_states(const Model& model, const Output& output, Problems& p) {
-  if (!model.state.empty())
-    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
-  if (!output.state.empty())
-    p.field("output.state", "output.state: is supported only by pig-generate; leave it out");
+void refuse_states(const Model& model, const std::filesystem::path& output, Problems& p) {
+  constexpr const char* kText = "{0}.state: is supported only by the generators; leave it out";
+  if (!model.state.empty()) p.field("model.state", kText, "model");
+  if (!output.empty()) p.field("output.state", kText, "output");
 }
 
 }  // namespace tandem::recipe

@@ -313,6 +313,6 @@ extern template Field fields_of(Output&);
 extern template Field fields_of(Data&);
 
 /// Reports states that a tool can neither continue nor save.
-void refuse_states(const Model& model, const Output& output, Problems& p);
+void refuse_states(const Model& model, const std::filesystem::path& output, Problems& p);
 
 }  // namespace tandem::recipe

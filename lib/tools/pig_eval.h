@@ -41,8 +41,7 @@ struct EvalRecipe {
     v("output", output, "log of cases");
   }
   void check(recipe::Problems& p) const {
-    if (!model.state.empty())
-      p.field("model.state", "pig-eval does not support saved states; leave it out");
+    recipe::refuse_states(model, {}, p);
     if (output.path == "-")
       p.field("output.path", "output.path: expected a file for the log of cases, found -");
   }

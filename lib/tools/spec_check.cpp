@@ -77,7 +77,7 @@ int lower_budgets(recipe::Cache& cache, const std::string& section, Lowered& low
 
 void SpecCheckRecipe::check(recipe::Problems& p) const {
   speculate::GenerateRecipe::check(p);
-  recipe::refuse_states(model, output, p);
+  recipe::refuse_states(model, output.state, p);
   if (sampling.max_tokens == 0)
     p.field("sampling.max_tokens", "sampling.max_tokens: expected at least 1, found 0");
   if (spec.draft.kind == speculate::DraftKind::none)

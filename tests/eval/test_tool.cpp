@@ -209,7 +209,8 @@ TEST_SUITE("eval/tool") {
     check({"--task", "vt", "-s", "eval.lengths=[300]", "--haystack", latin}, 4, named);
     check({"--task", "perplexity", "--data", latin}, 4, named);
     check({"--task", "vt", "--resume"}, 2, "needs the log to continue");
-    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3, "does not support saved states");
+    check({"--task", "vt", "-s", "model.state=/dev/null"}, 3,
+          "model.state: is supported only by the generators");
     check({}, 3, "eval.tasks is not set");
   }
 

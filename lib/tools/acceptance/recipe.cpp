@@ -109,7 +109,7 @@ void AcceptanceRecipe::check_vectors(recipe::Problems& p) const {
 void AcceptanceRecipe::check(recipe::Problems& p) const {
   if (bench.drafts.empty()) spec.require_draft(p);
   check_vectors(p);
-  recipe::refuse_states(model, output, p);
+  recipe::refuse_states(model, output.state, p);
   if (output.top_logprobs > 0)
     p.field("output.top_logprobs",
             "output.top_logprobs: is not supported, since results are acceptance rates; leave it "

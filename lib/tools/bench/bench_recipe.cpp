@@ -50,8 +50,7 @@ void BenchSection::check(recipe::Problems& p) const {
 
 void BenchRecipe::check(recipe::Problems& p) const {
   if (!bench.drafts.empty()) check_drafts(p);
-  if (!model.state.empty())
-    p.field("model.state", "model.state: is supported only by pig-generate; leave it out");
+  recipe::refuse_states(model, {}, p);
 }
 
 void BenchRecipe::check_drafts(recipe::Problems& p) const {
