@@ -31,6 +31,7 @@
 #include "kernels/linear/packed_linear.h"
 #include "kernels/linear/quantized_linear.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/lowbit/coded_pages.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/column_sums.h"
@@ -102,6 +103,10 @@ struct CpuTable {
   TANDEM_VARIANTS_BF16(attend_list);
   TANDEM_VARIANTS(key_votes);
   TANDEM_VARIANTS(rotate_rows);
+  TANDEM_VARIANTS(rotate_rows_back);
+  TANDEM_VARIANTS(code_page);
+  TANDEM_VARIANTS(widen_page);
+  TANDEM_VARIANTS(attend_coded);
   TANDEM_VARIANTS(code_scan);
   TANDEM_VARIANTS(code_refine);
   TANDEM_VARIANTS(tail_masses);

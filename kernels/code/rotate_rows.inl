@@ -32,4 +32,18 @@ void TANDEM_ISA_FN(rotate_rows)(const RotateRowsParams& p, Range rows) {
   }
 }
 
+void TANDEM_ISA_FN(rotate_rows_back)(const RotateRowsParams& p, Range rows) {
+  int size = 1;
+  while (2 * size <= p.dims) size *= 2;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* x = p.rows + r * p.dims;
+    for (int turn = 1; turn >= 0; --turn) {
+      const float* signs = p.signs + turn * p.dims;
+      if (size < p.dims) hadamard(x + p.dims - size, size);
+      hadamard(x, size);
+      for (int c = 0; c < p.dims; ++c) x[c] *= signs[c];
+    }
+  }
+}
+
 }  // namespace tandem

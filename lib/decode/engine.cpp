@@ -27,11 +27,12 @@ int max_rows(const EngineSpec& s) {
       std::max<int64_t>(std::min<int64_t>(s.prefill_chunk, s.total_tokens), s.max_seqs));
 }
 
-/// Whether prompts are read layer by layer: where keys are in host memory there is no other way.
+/// Whether prompts are read layer by layer: where keys are in host memory or quantized there is no
+/// other way.
 bool by_layers(const EngineSpec& s) {
   return s.prefill_order == recipe::PrefillOrder::layers ||
          std::ranges::any_of(s.caches,
-                             [](const auto& c) { return c.place == recipe::CachePlace::host; });
+                             [](const auto& c) { return c.is_hosted() || c.is_quantized(); });
 }
 
 /// Rows of prompts that go through the layers together: the longest prompt, or whole forwards of
@@ -335,7 +336,7 @@ kv::Step Engine::run(kv::Phase phase, std::span<const SeqTokens> sequences, int6
     tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   }
   choose_products(static_cast<int64_t>(tokens_.size()), logit_rows);
-  if (phase == kv::Phase::prefill && cache_.residence().facts().hosted) {
+  if (phase == kv::Phase::prefill && cache_.residence().facts().by_layers) {
     const std::vector<kv::SeqRows> all[] = {rows};
     std::vector<kv::Step> steps = cache_.begin_prompts(all);
     const std::span<const int32_t> tokens[] = {tokens_};

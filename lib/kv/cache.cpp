@@ -27,13 +27,15 @@ Cache::Cache(const Spec& spec, Arena& arena, std::span<const ops::RopeTable> rop
       workspace_(ops::attention_workspace(spec.device, attention_bounds(spec),
                                           arena.take("workspace/attention"))),
       usage_(spec.policies.size()) {
-  if (const auto hosted = hosted_spec(spec))
-    residence_ = make_hosted(*hosted, groups_, arena, exec);
-  else
-    residence_ = std::make_unique<Residence>(groups_);
   const Exec chooses = list_device(spec) == spec.device ? exec : Exec{};
   if (!ring_spec(spec).empty())
     queries_ = std::make_unique<QueryRing>(ring_spec(spec), arena, exec);
+  if (const auto hosted = hosted_spec(spec))
+    residence_ = make_hosted(*hosted, groups_, arena, exec);
+  else if (const auto quantized = quantized_spec(spec))
+    residence_ = make_quantized(*quantized, groups_, arena, *queries_);
+  else
+    residence_ = std::make_unique<Residence>(groups_);
   if (wants_scores(spec)) scores_ = std::make_unique<ScoreStore>(score_spec(spec), arena, exec);
   for (size_t i = 0; i < spec.policies.size(); ++i) {
     policies_.push_back(make_policy(spec.policies[i], bounds_of(spec, i)));
@@ -98,6 +100,11 @@ void Cache::release(int slot) {
 }
 
 void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has) {
+  if (spec_.policies[0].is_quantized())
+    throw recipe_error("cache.dtype",
+                       "is {}, which does not support saved states and random KV caches",
+                       recipe::yaml_text(spec_.policies[0].dtype))
+        .hint("set it to auto");
   groups_.adopt(slot, n, retention(slot).with(spec_.geometry.dense_retention()), has);
 }
 

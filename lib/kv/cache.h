@@ -161,7 +161,7 @@ class Cache {
   /// of a round are kept up to there, and not beyond, so that each row reads what it reads in a
   /// step for itself.
   int next_change(int slot, Reading reading) const {
-    return policy(reading.keys).next_change(slot);
+    return std::min(policy(reading.keys).next_change(slot), residence_->next_change(slot));
   }
   /// Moves the keys of accepted paths next to their roots, as work that a graph may record: a GPU
   /// knows paths before the host does. A commit of as many rows follows.

@@ -108,7 +108,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
     args.sinks = source.sinks;
     args.window = source.window;
     // Lists of copies come with where the range begins.
-    const bool by_step = near && source.lists.ids == nullptr;
+    const bool by_step = near && source.lists.ids == nullptr && source.seq_key_lo != nullptr;
     args.seq_key_lo = by_step ? a.step.near_lo : source.seq_key_lo;
     args.lists = by_step ? KeyLists{} : source.lists;
   };
@@ -292,7 +292,8 @@ void Cache::count_dense(int layer, const Step& step) {
   } else {
     for (const int32_t pos : step.pos) keys += keys_read(pos + 1);
   }
-  usage_[static_cast<size_t>(step.reading.keys)].dense_bytes += spec_.geometry.token_bytes() * keys;
+  usage_[static_cast<size_t>(step.reading.keys)].dense_bytes +=
+      residence_->token_bytes(layer) * keys;
 }
 
 /// Adds what the rows read beside their lists: the ranges of the plan.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kv/policies/code_frames.h"
 #include "ops/attention.h"
 
 namespace tandem::kv {
@@ -26,6 +27,7 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
 }
 
 bool on_host(const recipe::Cache& c) { return c.is_hosted(); }
+bool has_near(const recipe::Cache& c) { return c.is_hosted() || c.is_quantized(); }
 Device list_device(const Cache::Spec& s) {
   return std::ranges::any_of(s.policies, &recipe::Cache::chooses_on_cpu) ? Device{} : s.device;
 }
@@ -35,6 +37,7 @@ QueryRing::Spec ring_spec(const Cache::Spec& s) {
   for (const recipe::Cache& c : s.policies) {
     const Needs needs = needs_of(c);
     window = std::max(window, needs.queries);
+    if (c.is_quantized()) window = std::max(window, CodeFrames::kAxisQueries);
     if (needs.needs_queries) required = std::max(required, needs.queries);
   }
   return {.n_layers = s.geometry.n_layers,
@@ -105,6 +108,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
           .device = list_device(s),
           .hosted = on_host(s.policies[i]),
           .far_layers = i > 0 ? far_layers(s) : std::vector<int>{},
+          .quantized = s.policies[i].is_quantized(),
           .follows = i > 0,
           .prompts = s.device,
           .block_shared_bytes = s.block_shared_bytes};
@@ -112,6 +116,7 @@ Bounds bounds_of(const Cache::Spec& s, size_t i) {
 
 void check_dtype(const recipe::Cache& c, DType compute) {
   using recipe::NumberType;
+  if (c.is_quantized()) return;
   const DType asked = c.dtype == NumberType::automatic ? compute
                       : c.dtype == NumberType::f32     ? DType::f32
                                                        : DType::bf16;
@@ -197,6 +202,66 @@ std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
                     .far = far_bounds(s)};
 }
 
+CodedBits bits_of(recipe::NumberType type) {
+  using recipe::NumberType;
+  return {.k = static_cast<uint8_t>(type == NumberType::int4   ? 4
+                                    : type == NumberType::k6v4 ? 6
+                                                               : 8),
+          .v = static_cast<uint8_t>(type == NumberType::int8 ? 8 : 4)};
+}
+
+/// errors   kind recipe: quantized keys are not supported there
+void check_quantized(const Cache::Spec& s) {
+  const recipe::Cache& c = s.policies[0];
+  const std::string dtype = recipe::yaml_text(c.dtype);
+  const auto refuse = [&](std::string why, std::string hint) {
+    throw recipe_error("cache.dtype", "is {}, {}", dtype, why).hint(std::move(hint));
+  };
+  if (s.geometry.dtype != DType::bf16)
+    refuse("which needs a bf16 model", "set model.compute to bf16, or cache.dtype to auto");
+  if (s.geometry.head_dim % 32 != 0)
+    refuse(fmt::format("but heads of {} dimensions are not a multiple of 32", s.geometry.head_dim),
+           "set cache.dtype to auto");
+  if (s.policies.size() > 1)
+    refuse(
+        fmt::format("which is not supported with {} policies over one KV cache", s.policies.size()),
+        "set it to auto, or set spec.draft.path to a separate model");
+  if (s.device.kind == Device::Kind::cuda)
+    refuse("which is supported only on the CPU", "set run.device to cpu, or cache.dtype to auto");
+  if (c.place == recipe::CachePlace::host)
+    refuse("but cache.place is host", "set cache.place to device, or cache.dtype to auto");
+  if (!needs_of(c).reads_all)
+    refuse(fmt::format("which is not supported by kind {}", needs_of(c).kind),
+           "set cache.kind to full, or cache.dtype to auto");
+  for (const int layer : c.wide_layers)
+    if (layer >= s.geometry.n_layers)
+      throw recipe_error("cache.wide_layers", "names layer {}, but the model has layers 0 to {}",
+                         layer, s.geometry.n_layers - 1);
+}
+
+std::optional<QuantizedSpec> quantized_spec(const Cache::Spec& s) {
+  if (!std::ranges::any_of(s.policies, &recipe::Cache::is_quantized)) return {};
+  check_quantized(s);
+  const Geometry& g = s.geometry;
+  std::vector<int> layers;  // that keep whole texts
+  for (int layer = 0; layer < g.n_layers; ++layer)
+    if (g.window(layer) == 0) layers.push_back(layer);
+  if (layers.empty()) return {};
+  const recipe::Cache& c = s.policies[0];
+  QuantizedKeys::Spec keys{.layers = layers,
+                           .whole = store_spec(s),
+                           .n_heads = g.n_heads,
+                           .rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows,
+                           .prompt_tokens = std::max(s.max_tokens, s.max_rows)};
+  for (const int layer : layers) {
+    const bool wide = std::ranges::find(c.wide_layers, layer) != c.wide_layers.end();
+    keys.bits.push_back(wide ? CodedBits{8, 8} : bits_of(c.dtype));
+  }
+  AttentionBounds bounds = attention_bounds(s);
+  bounds.max_rows = static_cast<int>(extend_rows(s));
+  return QuantizedSpec{.keys = std::move(keys), .geometry = g, .bounds = bounds};
+}
+
 /// Pages for the window of every sequence, tokens that are drafted or taken back, and new rows.
 int window_pages(const Cache::Spec& s, int window) {
   int sinks = 0;
@@ -219,9 +284,14 @@ std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s) {
       spec.store.n_pages = window_pages(s, group.window);
       spec.store.prefix += fmt::format("/window {}", group.window);
       spec.tables += fmt::format(" of window {}", group.window);
-    } else if (const auto hosted = hosted_spec(s)) {
+    } else {
+      const auto hosted = hosted_spec(s);
+      const auto quantized = quantized_spec(s);
+      const std::vector<int> elsewhere = hosted      ? hosted->keys.layers
+                                         : quantized ? quantized->keys.layers
+                                                     : std::vector<int>{};
       std::erase_if(*spec.store.layers, [&](int layer) {
-        return std::ranges::find(hosted->keys.layers, layer) != hosted->keys.layers.end();
+        return std::ranges::find(elsewhere, layer) != elsewhere.end();
       });
     }
     specs.push_back(std::move(spec));
@@ -266,7 +336,7 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
           .max_rows = s.max_rows,
           .max_pages = store_spec(s).max_pages,
           .n_tables = static_cast<int>(page_groups(s.geometry, s.max_tokens).size()) +
-                      (std::ranges::any_of(s.policies, on_host) ? 1 : 0)};
+                      (std::ranges::any_of(s.policies, has_near) ? 1 : 0)};
 }
 
 bool serves_gpu(const Cache::Spec& s) {
@@ -307,6 +377,7 @@ void Cache::plan(const Spec& spec, MemoryPlan& plan) {
   for (const recipe::Cache& policy : spec.policies) check_dtype(policy, g.dtype);
   PageGroups::plan(group_specs(spec), plan);
   if (const auto hosted = hosted_spec(spec)) plan_hosted(*hosted, plan);
+  if (const auto quantized = quantized_spec(spec)) plan_quantized(*quantized, plan);
   plan.add("workspace/attention", ops::attention_workspace_bytes(device, attention_bounds(spec)),
            device);
   if (device.kind == Device::Kind::cuda) DeviceStep::plan(step_bounds(spec), device, plan);

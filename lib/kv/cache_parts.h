@@ -4,6 +4,7 @@
 
 #include "kv/cache.h"
 #include "kv/hosted/hosted_residence.h"
+#include "kv/quantized/quantized_residence.h"
 
 // What a cache of some spec consists of: the specs of its parts, for its plan and its making.
 namespace tandem::kv::parts {
@@ -25,7 +26,10 @@ Bounds bounds_of(const Cache::Spec& s, size_t i);
 /// The layers in host memory; none: there are none.
 /// errors   kind recipe: policies of the run do not support them
 std::optional<HostedSpec> hosted_spec(const Cache::Spec& s);
-/// Page groups, without the keys in host memory.
+/// The layers in codes; none: there are none.
+/// errors   kind recipe: the model or the policies of the run do not support them
+std::optional<QuantizedSpec> quantized_spec(const Cache::Spec& s);
+/// Page groups, without the keys in host memory or in codes.
 std::vector<PageGroups::Spec> group_specs(const Cache::Spec& s);
 /// Whether ranges of a run come with lists.
 bool has_lists(const Cache::Spec& s);

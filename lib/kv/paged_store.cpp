@@ -55,7 +55,8 @@ PagedStore::PagedStore(const Spec& spec, Arena& arena, const Exec& exec, PagedSt
                "found {} pages, expected {} as in the other store of these sequences", spec.n_pages,
                of.spec_.n_pages);
   if (moves_bytes(spec) > 0) moves_ = static_cast<int32_t*>(arena.take(moves_name(spec)));
-  if (!spec.one_layer) of.others_.push_back(this);
+  if (!spec.one_layer)
+    of.on_copy([this](int32_t from, int32_t to) { pages_.copy_page(from, to, exec_.stream()); });
 }
 
 PagedStore::PagedStore(const Spec& spec, const Exec& exec, PagedStore& of, const PagedStore& in,
@@ -82,12 +83,20 @@ int PagedStore::place(int layer) const {
   return place_[static_cast<size_t>(layer)];
 }
 
-void PagedStore::reserve(int slot, int n) {
-  sequences_->reserve(slot, n, [&](int32_t from, int32_t to) {
+void PagedStore::reserve(int slot, int n, Range gap) {
+  const auto copy = [&](int32_t from, int32_t to) {
     pages_.copy_page(from, to, exec_.stream());
-    for (const PagedStore* other : others_)
-      other->pages_.copy_page(from, to, other->exec_.stream());
-  });
+    for (const Sequences::CopyPage& copy_there : copies_) copy_there(from, to);
+  };
+  sequences_->reserve(slot, n, copy, gap);
+}
+
+PagedStore::HeadPage PagedStore::head_page(int layer, int slot, int page_index, int kv_head) const {
+  const int64_t row = (int64_t{page(slot, page_index)} * spec_.n_kv_heads + kv_head) * kPageTokens;
+  const auto at = [&](const Tensor& pool) {
+    return static_cast<char*>(pool.raw()) + row * static_cast<int64_t>(row_bytes());
+  };
+  return {at(k(layer)), at(v(layer))};
 }
 
 void PagedStore::copy_layer_from(const PagedStore& from, int layer, int slot, int begin, int end,

@@ -65,6 +65,12 @@ class PagedStore {
   }
   /// Bytes of one token's key under one KV head.
   size_t row_bytes() const { return pages_.spec().row_bytes(); }
+  /// Rows of a page of a sequence under one KV head of a layer, [64, head_dim] each, in host
+  /// memory.
+  struct HeadPage {
+    void *k, *v;
+  };
+  HeadPage head_page(int layer, int slot, int page_index, int kv_head) const;
   /// A page of a layer that it holds.
   PageRun page_run(int layer, int32_t page) const { return {pages_, place(layer), page}; }
 
@@ -88,7 +94,10 @@ class PagedStore {
   void set_length(int slot, int n) { sequences_->set_length(slot, n); }
   void adopt(int slot, int n, int begin) { sequences_->adopt(slot, n, begin); }
   /// A page that is unshared is copied, wherever its sequences have keys and values.
-  void reserve(int slot, int n);
+  void reserve(int slot, int n, Range gap = {0, 0});
+  void own(int slot, int begin, int end) { sequences_->own(slot, begin, end); }
+  /// Calls `copy` when a page is unshared, for data of its tokens elsewhere.
+  void on_copy(Sequences::CopyPage copy) { copies_.push_back(std::move(copy)); }
   void truncate(int slot, int n) { sequences_->truncate(slot, n); }
   void drop(int slot, int begin, int end) { sequences_->drop(slot, begin, end); }
   int32_t page(int slot, int page_index) const { return sequences_->page(slot, page_index); }
@@ -130,8 +139,8 @@ class PagedStore {
   std::vector<int> place_;  // of each layer of the model among those held, -1: not held
   std::shared_ptr<Sequences> sequences_;
   Pages pages_;
-  std::vector<const PagedStore*> others_;  // of the same sequences
-  int32_t* moves_ = nullptr;               // [2, max_moves]
+  std::vector<Sequences::CopyPage> copies_;  // where the same sequences have further data
+  int32_t* moves_ = nullptr;                 // [2, max_moves]
 };
 
 }  // namespace tandem::kv

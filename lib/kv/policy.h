@@ -99,6 +99,7 @@ struct Bounds {
   /// Names for a further reader the layers whose keys the first has in host memory
   /// (kv/hosted/hosted_keys.h): ranges of these read near keys, and lists copies of others.
   std::vector<int> far_layers = {};
+  bool quantized = false;      // layers without a window have keys in codes
   bool follows = false;        // a further reader: steps of the first one commit what it reads
   Device prompts = {};         // where prompts are read
   int block_shared_bytes = 0;  // of the GPU, on one: what a block may have; 0: not known

@@ -27,7 +27,7 @@ class Residence {
   virtual ~Residence() = default;
 
   struct Facts {
-    bool hosted = false;        // some layers are in host memory
+    bool by_layers = false;     // prompts go through the model layer by layer (begin_prompts)
     bool streams_keys = false;  // their keys go to a GPU in every step, ahead and beyond its end
     /// Pages of the texts that begin_prompts takes at once, whole ones of each; no text has more.
     int prompt_pages = std::numeric_limits<int>::max();
@@ -55,6 +55,9 @@ class Residence {
   virtual void cut(int slot, int n, bool /*frees_pages*/) { groups_.set_length(slot, n); }
   /// Gives the whole store what it lacks of a text.
   virtual void store(int /*slot*/) {}
+
+  /// The length of a slot with which the place of its keys changes, and so what rows read of them.
+  virtual int next_change(int /*slot*/) const { return std::numeric_limits<int>::max(); }
 
   // Steps:
   virtual void lay_out_tables(Phase, std::span<const int32_t> slots) {
@@ -108,6 +111,11 @@ class Residence {
     return false;
   }
 
+  /// Bytes of one token's key and value in a layer, all KV heads.
+  virtual double token_bytes(int /*layer*/) const {
+    const PagedStore::Spec& s = whole_.spec();
+    return 2.0 * s.n_kv_heads * s.head_dim * static_cast<double>(dtype_bytes(s.dtype));
+  }
   /// Bytes of keys and values that went from host memory to the device since the start, those among
   /// them that choices of a further reader took.
   virtual double streamed_bytes() const { return 0; }

@@ -77,24 +77,43 @@ void Sequences::unref(int32_t page) {
   if (page >= 0 && --refs_[static_cast<size_t>(page)] == 0) free_.push_back(page);
 }
 
-void Sequences::reserve(int slot, int n, const CopyPage& copy) {
+void Sequences::reserve(int slot, int n, const CopyPage& copy, Range gap) {
   Slot& s = at(slot);
+  const auto is_out = [&](int i) {
+    return i >= gap.begin / kPageTokens && i < gap.end / kPageTokens;
+  };
   const int needed = (n + kPageTokens - 1) / kPageTokens;
   TANDEM_CHECK(needed <= spec_.max_pages, "{} pages exceed the limit of {}", needed,
                spec_.max_pages);
   const int held = std::min(needed, static_cast<int>(s.pages.size()));
   for (int i = s.length / kPageTokens; i < held; ++i) {
     int32_t& page = s.pages[static_cast<size_t>(i)];
-    if (page < 0 || refs_[static_cast<size_t>(page)] == 1) continue;
+    const bool is_gone = page < 0;
+    if (is_gone ? gap.end == 0 || is_out(i) : refs_[static_cast<size_t>(page)] == 1) continue;
     const int32_t own = allocate();
     const bool has_tokens = i * kPageTokens < s.length;
-    if (has_tokens) copy(page, own);
+    if (has_tokens && !is_gone) copy(page, own);
+    if (is_gone) --s.n_given_back;
     unref(page);
     page = own;
     touch(s);
   }
   while (static_cast<int>(s.pages.size()) < needed) {
-    s.pages.push_back(allocate());
+    const bool is_gone = is_out(static_cast<int>(s.pages.size()));
+    if (is_gone) ++s.n_given_back;
+    s.pages.push_back(is_gone ? -1 : allocate());
+    touch(s);
+  }
+}
+
+void Sequences::own(int slot, int begin, int end) {
+  Slot& s = at(slot);
+  for (int i = begin / kPageTokens; i < end / kPageTokens; ++i) {
+    int32_t& page = s.pages[static_cast<size_t>(i)];
+    if (page < 0 || refs_[static_cast<size_t>(page)] == 1) continue;
+    const int32_t own = allocate();
+    unref(page);
+    page = own;
     touch(s);
   }
 }

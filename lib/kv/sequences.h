@@ -33,9 +33,13 @@ class Sequences {
   int length(int slot) const { return at(slot).length; }
   void set_length(int slot, int n) { at(slot).length = n; }
   /// Makes [length, n) writable: allocates missing pages and unshares others, of which only the one
-  /// that length falls into has tokens to copy.
+  /// that length falls into has tokens to copy. Whole pages within `gap` stay out; with a gap,
+  /// others come back that were given back.
   /// errors   kind memory when the pool is exhausted
-  void reserve(int slot, int n, const CopyPage& copy);
+  void reserve(int slot, int n, const CopyPage& copy, Range gap = {0, 0});
+  /// Replaces shared pages of whole ones in [begin, end) by others, without their content.
+  /// errors   kind memory when the pool is exhausted
+  void own(int slot, int begin, int end);
   /// Gives an empty slot n tokens, of which those from the page of `begin` on get pages.
   /// errors   kind memory when the pool is exhausted: the slot is empty still
   void adopt(int slot, int n, int begin);

@@ -7,6 +7,12 @@ namespace tandem::ops {
 void sign_project(const SignProjectParams& p, Range rows) { cpu_table().sign_project(p, rows); }
 int hash_probe(const HashProbeParams& p) { return cpu_table().hash_probe(p); }
 void rotate_rows(const RotateRowsParams& p, Range rows) { cpu_table().rotate_rows(p, rows); }
+void rotate_rows_back(const RotateRowsParams& p, Range rows) {
+  cpu_table().rotate_rows_back(p, rows);
+}
+void code_page(const CodePageParams& p, Range tokens) { cpu_table().code_page(p, tokens); }
+void widen_page(const WidenPageParams& p, Range tokens) { cpu_table().widen_page(p, tokens); }
+void attend_coded(const AttendCodedParams& p, Range tokens) { cpu_table().attend_coded(p, tokens); }
 void code_scan(const CodeScanParams& p, Range keys) { cpu_table().code_scan(p, keys); }
 void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
 void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }

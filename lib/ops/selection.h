@@ -14,6 +14,7 @@
 #include "kernels/gather/key_votes.h"
 #include "kernels/gather/page_bounds.h"
 #include "kernels/gather/score_keys.h"
+#include "kernels/lowbit/coded_pages.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/lsh_cuda.h"
 #include "kernels/lsh/sign_project.h"
@@ -31,6 +32,10 @@ namespace tandem::ops {
 void sign_project(const SignProjectParams& params, Range rows);
 int hash_probe(const HashProbeParams& params);
 void rotate_rows(const RotateRowsParams& params, Range rows);
+void rotate_rows_back(const RotateRowsParams& params, Range rows);
+void code_page(const CodePageParams& params, Range tokens);
+void widen_page(const WidenPageParams& params, Range tokens);
+void attend_coded(const AttendCodedParams& params, Range tokens);
 void code_scan(const CodeScanParams& params, Range keys);
 void code_refine(const CodeRefineParams& params);
 void tail_masses(const TailMassesParams& params);

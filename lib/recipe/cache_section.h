@@ -250,8 +250,10 @@ constexpr std::array<std::string_view, 3> enum_names(IndexPlace) {
 }
 
 /// A type of numbers; auto: that of model.compute.
-enum class NumberType : uint8_t { automatic, bf16, f32 };
-constexpr std::array<std::string_view, 3> enum_names(NumberType) { return {"auto", "bf16", "f32"}; }
+enum class NumberType : uint8_t { automatic, bf16, f32, int8, k8v4, k6v4, int4 };
+constexpr std::array<std::string_view, 7> enum_names(NumberType) {
+  return {"auto", "bf16", "f32", "int8", "k8v4", "k6v4", "int4"};
+}
 
 /// In which numbers keys and values lie in host memory: the model's own, or whole numbers of eight
 /// bits with a scale a row.
@@ -270,6 +272,7 @@ struct Cache {
   double cpu_share = 0;
   Offload resident_layers;
   NumberType dtype = NumberType::automatic;
+  std::vector<int> wide_layers = {0};
   HostDtype host_dtype = HostDtype::automatic;
   TokenCount sinks{4};
   TokenCount recent{64};
@@ -287,6 +290,7 @@ struct Cache {
   std::shared_ptr<tandem::Policy> policy;
 
   bool is_hosted() const { return place == CachePlace::host; }
+  bool is_quantized() const { return dtype >= NumberType::int8; }
   /// Of the layers whose keys host memory is for, those that stay on the GPU; auto where nothing
   /// has decided: none.
   int n_resident() const { return resident_layers.automatic() ? 0 : resident_layers.layers; }
@@ -326,7 +330,12 @@ struct Cache {
     v("resident_layers", resident_layers,
       "layers whose KV cache stays on the GPU. auto = all that fit. Only with place: host and "
       "kind: full");
-    v("dtype", dtype, "data type of the KV cache, so far that of model.compute. auto = the same");
+    v("dtype", dtype,
+      "data type of the KV cache: that of model.compute (auto), or quantized: int8, k8v4 (keys in "
+      "8 "
+      "bits, values in 4), k6v4 or int4. The first and the newest 64 tokens stay in bf16");
+    v("wide_layers", wide_layers, at_least(0),
+      "layers that k8v4, k6v4 and int4 keep in 8 bits, since their errors cost most");
     v("host_dtype", host_dtype,
       "data type of offloaded KV: bf16 (needs a bf16 model) or int8 (scale per row, half the "
       "bytes, attended by the CPU). auto = the model's. Only with place: host");

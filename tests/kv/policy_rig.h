@@ -86,7 +86,7 @@ class PolicyRig {
   /// Writes a prompt's keys and values in calls of `chunk` tokens.
   void prefill(int slot, std::span<const int32_t> ids, size_t chunk = 0) {
     if (chunk == 0) chunk = static_cast<size_t>(spec_.max_rows);
-    if (cache.residence().facts().hosted) return prefill_by_layers(slot, ids, chunk);
+    if (cache.residence().facts().by_layers) return prefill_by_layers(slot, ids, chunk);
     for (size_t begin = 0; begin < ids.size(); begin += chunk) {
       const auto part = ids.subspan(begin, std::min(chunk, ids.size() - begin));
       const kv::SeqRows rows[] = {

@@ -24,7 +24,7 @@ class HostedResidence final : public Residence {
                      spec.keys.whole.max_pages) {
     if (spec.keys.streamed) stream_ = std::make_unique<KeyStream>(spec.keys, whole_, keys_, exec);
     if (spec.far) far_.emplace(*spec.far, arena);
-    facts_ = {.hosted = true,
+    facts_ = {.by_layers = true,
               .streams_keys = spec.keys.streamed,
               .prompt_pages = keys_.prompt_pages(),
               .why_unpinned = keys_.why_unpinned()};

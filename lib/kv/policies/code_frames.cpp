@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/parallel.h"
+#include "base/rng.h"
 #include "kernels/code/code_numbers.h"
 #include "kv/policies/centered_keys.h"
 
@@ -58,7 +59,10 @@ void CodeFrames::set(const TokenIndex::Work& work, std::span<const int> layers, 
     mean_of_keys(keys, begin, end, {center, d});
     std::vector<float> key(d);
     std::fill_n(axis, d, 0.0f);
-    if (queries != nullptr) set_axis(slot, work.length, layer, head, *queries, axis);
+    const int group = geometry_.group();
+    if (queries != nullptr)
+      axis_of_queries(*queries, slot, work.length, layer, {head * group, (head + 1) * group},
+                      {axis, d});
     float most_share = 0, most_square = 0, norm = 0;
     for (int t = begin; t < end; ++t) {
       read_centered(keys, t, 1, {center, d}, key.data(), &norm);
@@ -71,24 +75,31 @@ void CodeFrames::set(const TokenIndex::Work& work, std::span<const int> layers, 
   });
 }
 
-void CodeFrames::set_axis(int slot, int length, int layer, int kv_head, const QueryRing& queries,
-                          float* axis) const {
-  const auto d = static_cast<size_t>(geometry_.head_dim);
-  const int group = geometry_.group(), last = std::min(queries.end(slot), length);
+void axis_of_queries(const QueryRing& queries, int slot, int end, int layer, Range heads,
+                     std::span<float> axis) {
+  const size_t d = axis.size();
+  const DType dtype = queries.spec().dtype;
+  const int last = std::min(queries.end(slot), end);
   std::vector<double> sum(d);
   std::vector<float> q(d);
-  for (int t = std::max(queries.begin(slot), last - kAxisQueries); t < last; ++t) {
+  for (int t = std::max(queries.begin(slot), last - CodeFrames::kAxisQueries); t < last; ++t) {
     const std::byte* row = queries.row(slot, layer, t);
-    for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      read_vector(row + static_cast<size_t>(h) * d * dtype_bytes(geometry_.dtype), geometry_.dtype,
-                  q);
+    for (int h = heads.begin; h < heads.end; ++h) {
+      read_vector(row + static_cast<size_t>(h) * d * dtype_bytes(dtype), dtype, q);
       for (size_t c = 0; c < d; ++c) sum[c] += q[c];
     }
   }
   double square = 0;
   for (const double x : sum) square += x * x;
-  if (square > 0)
-    for (size_t c = 0; c < d; ++c) axis[c] = static_cast<float>(sum[c] / std::sqrt(square));
+  for (size_t c = 0; c < d; ++c)
+    axis[c] = square > 0 ? static_cast<float>(sum[c] / std::sqrt(square)) : 0.0f;
+}
+
+std::vector<float> rotation_signs(int dims, uint64_t seed) {
+  PhiloxStream draw(seed, 0xc0de);
+  std::vector<float> signs(2 * static_cast<size_t>(dims));
+  for (float& sign : signs) sign = (draw.next() & 1) != 0 ? -1.0f : 1.0f;
+  return signs;
 }
 
 }  // namespace tandem::kv

@@ -16,6 +16,14 @@ struct CodeFrame {
   CodeUnits units;
 };
 
+/// The axis of a frame: the direction of the mean of the newest 64 queries of some heads before
+/// token `end`, [head_dim], a unit vector; zero where none are held.
+void axis_of_queries(const QueryRing& queries, int slot, int end, int layer, Range heads,
+                     std::span<float> axis);
+
+/// The signs of rotate_rows, [2, dims].
+std::vector<float> rotation_signs(int dims, uint64_t seed);
+
 /// The frames of every sequence, sparse layer and KV head, frozen when its prompt ends, so that all
 /// keys of a sequence are coded the same way. Keys lie in a narrow cone, and so do queries: without
 /// the keys' mean, and without the share along the queries' mean direction, which has a separate
@@ -42,8 +50,6 @@ class CodeFrames {
  private:
   size_t width() const { return 2 * static_cast<size_t>(geometry_.head_dim) + 2; }
   float* data(int slot, int ordinal, int kv_head) const;
-  void set_axis(int slot, int length, int layer, int kv_head, const QueryRing& queries,
-                float* axis) const;
 
   Geometry geometry_;
   HeadGrid grid_;

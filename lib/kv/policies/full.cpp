@@ -21,6 +21,7 @@ class Full final : public Policy, public HostedIndex {
       : geometry_(bounds.geometry),
         needs_(needs_of(cache)),
         hosted_(bounds.hosted),
+        quantized_(bounds.quantized),
         cpu_attends_(cache.cpu_attends()),
         is_far_(static_cast<size_t>(geometry_.n_layers)),
         range_begin_(static_cast<size_t>(bounds.max_seqs)) {
@@ -40,6 +41,13 @@ class Full final : public Policy, public HostedIndex {
   }
 
   void select(int layer, const Step& step, const Tensor&, AttendPlan& plan) override {
+    if (quantized_ && geometry_.window(layer) == 0) {
+      plan.far =
+          std::ranges::any_of(step.near_begin, [](int begin) { return begin > kPageTokens; });
+      plan.add({.key_hi = kPageTokens});
+      plan.add({.seq_key_lo = step.near_begin.data()});
+      return;
+    }
     plan.far = cpu_attends_ && is_hosted(layer) &&
                std::ranges::any_of(step.near_begin, [](int32_t begin) { return begin > 0; });
     if (plan.far)
@@ -82,7 +90,7 @@ class Full final : public Policy, public HostedIndex {
 
   Geometry geometry_;
   Needs needs_;
-  bool hosted_, cpu_attends_;
+  bool hosted_, quantized_, cpu_attends_;
   std::vector<uint8_t> is_far_;   // [layers] whether their keys are in host memory
   std::vector<int> range_begin_;  // [slots] first token that is near
 };

@@ -8,7 +8,6 @@
 #include "base/convert.h"
 #include "base/divide_up.h"
 #include "base/parallel.h"
-#include "base/rng.h"
 #include "kernels/code/device_codes.h"
 #include "kv/policies/centered_keys.h"
 #include "kv/policies/scratch.h"
@@ -43,16 +42,13 @@ KeyCodes::KeyCodes(const recipe::Hybrid& spec, uint64_t seed, const Bounds& boun
                    const TokenIndex& index, HeadGrid grid)
     : bits_(spec.bits),
       dims_(static_cast<int>(divide_up(bounds.geometry.head_dim, kCodeDims)) * kCodeDims),
-      seed_(seed),
       bounds_(bounds),
       geometry_(bounds.geometry),
       index_(index),
       grid_(grid),
       frames_(bounds, grid, dims_, spec.bits),
-      signs_(2 * dims()) {
+      signs_(rotation_signs(dims_, seed)) {
   if (spec.tail == recipe::HybridTail::clusters) clusters_.emplace(bounds, index, grid);
-  PhiloxStream draw(seed_, 0xc0de);
-  for (float& sign : signs_) sign = (draw.next() & 1) != 0 ? -1.0f : 1.0f;
 }
 
 int64_t KeyCodes::group_bytes() const {

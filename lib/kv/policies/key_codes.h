@@ -86,7 +86,6 @@ class KeyCodes {
   void for_blocks(int slot, int ordinal, int kv_head, const DoBlock& do_block) const;
 
   int bits_, dims_;
-  uint64_t seed_;
   Bounds bounds_;
   Geometry geometry_;
   const TokenIndex& index_;

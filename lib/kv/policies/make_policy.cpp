@@ -62,7 +62,10 @@ Needs needs_of_kind(const recipe::Cache& cache) {
     case recipe::CacheKind::full:
       return {.reads_all = true,
               .can_be_hosted = true,
-              .sources = cache.cpu_attends() ? 2 : 1};  // near keys, and those in host memory
+              // Near keys, and those in host memory or in codes; the first page.
+              .sources = cache.is_quantized()  ? 3
+                         : cache.cpu_attends() ? 2
+                                               : 1};
     case recipe::CacheKind::streaming: {
       const bool turns_q = cache.reposition && cache.sinks > 0;
       return {.name_of_settings = fmt::format(" {}+{}{}", cache.sinks.value, cache.recent.value,

@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "kv/page_tables.h"
+#include "kv/quantized/quantized_keys.h"
+#include "kv/step.h"
+#include "tensor/arena.h"
+
+namespace tandem::kv {
+
+/// Attention of an extend step on the CPU over the keys in codes: each is read once for the query
+/// heads of up to 16 rows and heads of its KV head.
+class QuantizedAttention {
+ public:
+  static constexpr int kQueries = kCodedQueries;  // of a block
+  /// bounds   of the steps; the threads are those of the CPU as they are
+  static void plan(const AttentionBounds& bounds, MemoryPlan& plan);
+  QuantizedAttention(const AttentionBounds& bounds, const QuantizedKeys& keys, Arena& arena);
+
+  struct Call {
+    int layer;
+    const Step& step;          // its near_begin are the marks
+    const PageTables& tables;  // of the codes
+    Tensor q;                  // [R, Hq, d]
+    float scale;               // multiplies scores
+    float* o;                  // [R, Hq, d]
+    float* lse;                // [R, Hq] natural log; of rows without coded keys -inf
+  };
+  /// numerics a row's bits do not depend on other rows, the batch and the threads
+  void attend(const Call& call);
+
+ private:
+  /// Up to kQueries queries of one KV head and sequence: row by row, all heads of the group.
+  struct Block {
+    int seq, kv_head, first, n;  // first: of the sequence's queries
+    int first_state, n_states;   // of its splits
+  };
+  struct BlockQueries {
+    float *q, *along, *center;  // [kQueries, d], [kQueries], [kQueries]
+  };
+  struct Task {
+    int block, split;
+  };
+  BlockQueries queries_of(int block) const;
+  /// Attends the blocks, and forgets them.
+  void run(const Call& call);
+  /// Joins the states of a query's splits, rotated; returns the lse.
+  float merge(const Block& b, int query, float* o) const;
+
+  AttentionBounds bounds_;
+  const QuantizedKeys& keys_;
+  float* queries_;  // of blocks
+  float* o_;        // [states, kQueries, d] of splits
+  float* lse_;      // [states, kQueries]
+  std::vector<Block> blocks_;
+  std::vector<Task> tasks_;
+};
+
+}  // namespace tandem::kv

@@ -1,0 +1,235 @@
+#include "kv/quantized/quantized_keys.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/parallel.h"
+#include "kv/policies/centered_keys.h"
+#include "kv/policies/code_frames.h"
+#include "ops/selection.h"
+
+namespace tandem::kv {
+namespace {
+
+int pages_of(int tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
+
+PagedStore::Spec prompt_spec(const QuantizedKeys::Spec& s) {
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.max_moves = 0;
+  spec.one_layer = true;
+  spec.prefix = "kv/prompt";
+  // Texts share no page.
+  spec.n_pages = std::min(spec.n_pages, pages_of(s.prompt_tokens) + spec.max_slots);
+  return spec;
+}
+
+PagedStore::Spec near_spec(const QuantizedKeys::Spec& s) {
+  PagedStore::Spec spec = s.whole;
+  spec.layers = s.layers;
+  spec.prefix = "kv/near";
+  // The first page; tokens from the mark, which may lie within a page, and rows in flight; while a
+  // prompt goes through the layers, those from the new mark too.
+  const int each = 1 + pages_of(2 * kPageTokens + s.rows) + 1 + 3;
+  spec.n_pages = spec.max_slots * std::min(spec.max_pages, each);
+  return spec;
+}
+
+size_t layer_bytes(const QuantizedKeys::Spec& s, size_t i) {
+  return static_cast<size_t>(s.whole.n_pages) * static_cast<size_t>(s.whole.n_kv_heads) *
+         static_cast<size_t>(s.layout(i).page_bytes());
+}
+
+size_t frame_floats(const QuantizedKeys::Spec& s) {
+  return static_cast<size_t>(s.whole.n_kv_heads) * 2 * static_cast<size_t>(s.whole.head_dim);
+}
+
+size_t all_frames(const QuantizedKeys::Spec& s) {
+  return static_cast<size_t>(s.whole.max_slots) * s.layers.size() * frame_floats(s);
+}
+
+std::string codes_name(int layer) { return fmt::format("kv/codes {}", layer); }
+constexpr const char* kFrames = "kv/frames";
+constexpr uint64_t kRotationSeed = 0x51690000;
+
+}  // namespace
+
+void QuantizedKeys::plan(const Spec& spec, MemoryPlan& plan) {
+  PagedStore::plan(prompt_spec(spec), plan);
+  PagedStore::plan(near_spec(spec), plan);
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    plan.add(codes_name(spec.layers[i]), layer_bytes(spec, i), spec.whole.device);
+  plan.add(kFrames, all_frames(spec) * sizeof(float), spec.whole.device);
+}
+
+QuantizedKeys::QuantizedKeys(const Spec& spec, PagedStore& whole, Arena& arena)
+    : spec_(spec),
+      whole_(whole),
+      prompt_(prompt_spec(spec), arena),
+      near_(near_spec(spec), arena),
+      index_(static_cast<size_t>(spec.whole.n_layers), -1),
+      frames_(static_cast<float*>(arena.take(kFrames))),
+      signs_(rotation_signs(spec.whole.head_dim, kRotationSeed)),
+      slots_(static_cast<size_t>(spec.whole.max_slots)) {
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    index_[static_cast<size_t>(spec.layers[i])] = static_cast<int>(i);
+    codes_.push_back(static_cast<uint8_t*>(arena.take(codes_name(spec.layers[i]))));
+  }
+  whole_.on_copy([this](int32_t from, int32_t to) {
+    for (size_t i = 0; i < codes_.size(); ++i)
+      std::memcpy(page(i, to, 0), page(i, from, 0),
+                  static_cast<size_t>(spec_.whole.n_kv_heads) *
+                      static_cast<size_t>(spec_.layout(i).page_bytes()));
+  });
+}
+
+size_t QuantizedKeys::place(int layer) const {
+  TANDEM_CHECK(holds(layer), "layer {} is not in codes", layer);
+  return static_cast<size_t>(index_[static_cast<size_t>(layer)]);
+}
+
+uint8_t* QuantizedKeys::page(size_t place, int32_t id, int kv_head) const {
+  return codes_[place] +
+         (int64_t{id} * spec_.whole.n_kv_heads + kv_head) * spec_.layout(place).page_bytes();
+}
+
+float* QuantizedKeys::frame(int slot, int layer, int kv_head) const {
+  const size_t cell = static_cast<size_t>(slot) * spec_.layers.size() + place(layer);
+  return frames_ + cell * frame_floats(spec_) + int64_t{2} * kv_head * spec_.whole.head_dim;
+}
+
+double QuantizedKeys::token_bytes(int layer) const {
+  return static_cast<double>(spec_.whole.n_kv_heads) *
+         static_cast<double>(layout(layer).page_bytes()) / kPageTokens;
+}
+
+int QuantizedKeys::mark_at(int slot, int n) const {
+  return std::max(mark(slot), (n - kPageTokens) / kPageTokens * kPageTokens);
+}
+
+void QuantizedKeys::acquire(int slot) {
+  const int near = near_.acquire(), prompt = prompt_.acquire();
+  TANDEM_CHECK(near == slot && prompt == slot, "slots differ: {}, {} and {}", slot, near, prompt);
+  at(slot) = {};
+}
+
+void QuantizedKeys::fork(int from, int to) {
+  const int near = near_.fork(from), prompt = prompt_.acquire();
+  TANDEM_CHECK(near == to && prompt == to, "slots differ: {}, {} and {}", to, near, prompt);
+  at(to) = at(from);
+  const size_t n = spec_.layers.size() * frame_floats(spec_);
+  std::copy_n(frames_ + static_cast<size_t>(from) * n, n, frames_ + static_cast<size_t>(to) * n);
+}
+
+void QuantizedKeys::release(int slot) {
+  near_.release(slot);
+  prompt_.release(slot);
+  texts_.erase(slot);
+}
+
+void QuantizedKeys::begin_prompts() {
+  for (const int slot : texts_) prompt_.truncate(slot, 0);
+  texts_.clear();
+}
+
+void QuantizedKeys::hold_prompt(int slot, int n) {
+  texts_.insert(slot);  // what it has got, too, where it cannot get all
+  prompt_.reserve(slot, n);
+}
+
+void QuantizedKeys::begin_layer(int layer, int slot, int n) {
+  prompt_.copy_layer_from(near_, layer, slot, 0, std::min(n, kFirst));
+  const int coded = mark(slot), d = spec_.whole.head_dim;
+  prompt_.copy_layer_from(near_, layer, slot, coded, n);
+  const int first = kFirst / kPageTokens, n_pages = pages_of(coded) - first;
+  parallel_for(n_pages * spec_.whole.n_kv_heads, [&](int task) {
+    const int i = first + task % n_pages, head = task / n_pages;
+    const float* const frame = this->frame(slot, layer, head);
+    const PagedStore::HeadPage to = prompt_.head_page(layer, slot, i, head);
+    ops::widen_page({.k = to.k,
+                     .v = to.v,
+                     .page = page(place(layer), whole_.page(slot, i), head),
+                     .layout = layout(layer),
+                     .dtype = spec_.whole.dtype,
+                     .center = frame,
+                     .axis = frame + d,
+                     .signs = signs()},
+                    {0, std::min(kPageTokens, coded - i * kPageTokens)});
+  });
+}
+
+void QuantizedKeys::end_layer(int layer, int slot, int n, const QueryRing* queries) {
+  const int before = whole_.length(slot), mark = mark_at(slot, n);
+  near_.reserve(slot, n, {kFirst, mark});
+  if (before < kFirst) near_.copy_layer_from(prompt_, layer, slot, before, std::min(n, kFirst));
+  near_.copy_layer_from(prompt_, layer, slot, std::max(before, mark), n);
+  if (mark == this->mark(slot)) return;
+  if (!at(slot).framed) set_frames(slot, layer, mark, prompt_, queries, n);
+  code(slot, layer, this->mark(slot), mark, prompt_);
+}
+
+void QuantizedKeys::commit_prompt(int slot, int n) {
+  near_.set_length(slot, n);
+  Slot& s = at(slot);
+  s.mark = mark_at(slot, n);
+  s.framed = s.framed || s.mark > kFirst;
+  near_.drop(slot, kFirst, s.mark);
+}
+
+void QuantizedKeys::commit(int slot, int n) {
+  near_.set_length(slot, n);
+  Slot& s = at(slot);
+  const int mark = mark_at(slot, n);
+  if (mark == s.mark) return;
+  if (!s.framed) whole_.own(slot, kFirst, mark);  // forks may make other frames
+  for (const int layer : spec_.layers) {
+    // A text without a prompt of that length has frames by its first tokens alone, whatever
+    // follows them.
+    if (!s.framed) set_frames(slot, layer, mark, near_, nullptr, n);
+    code(slot, layer, s.mark, mark, near_);
+  }
+  s = {.mark = mark, .framed = true};
+  near_.drop(slot, kFirst, mark);
+}
+
+void QuantizedKeys::cut(int slot, int n) {
+  Slot& s = at(slot);
+  near_.truncate(slot, n);
+  s.mark = std::min(s.mark, std::max(n, kFirst));
+  if (s.mark == kFirst) s.framed = false;  // no code is left
+}
+
+void QuantizedKeys::set_frames(int slot, int layer, int end, const PagedStore& store,
+                               const QueryRing* queries, int n) {
+  const auto d = static_cast<size_t>(spec_.whole.head_dim);
+  const int group = spec_.n_heads / spec_.whole.n_kv_heads;
+  for (int head = 0; head < spec_.whole.n_kv_heads; ++head) {
+    float* const center = frame(slot, layer, head);
+    mean_of_keys(store.keys(layer, slot, head), kFirst, end, {center, d});
+    std::fill_n(center + d, d, 0.0f);
+    if (queries != nullptr)
+      axis_of_queries(*queries, slot, n, layer, {head * group, (head + 1) * group},
+                      {center + d, d});
+  }
+}
+
+void QuantizedKeys::code(int slot, int layer, int begin, int end, const PagedStore& from) {
+  const int first = begin / kPageTokens, n_pages = pages_of(end) - first, d = spec_.whole.head_dim;
+  parallel_for(n_pages * spec_.whole.n_kv_heads, [&](int task) {
+    const int i = first + task % n_pages, head = task / n_pages, token = i * kPageTokens;
+    const float* const frame = this->frame(slot, layer, head);
+    const PagedStore::HeadPage rows = from.head_page(layer, slot, i, head);
+    ops::code_page({.page = page(place(layer), whole_.page(slot, i), head),
+                    .layout = layout(layer),
+                    .k = rows.k,
+                    .v = rows.v,
+                    .dtype = spec_.whole.dtype,
+                    .center = frame,
+                    .axis = frame + d,
+                    .signs = signs()},
+                   {std::max(begin - token, 0), std::min(end - token, kPageTokens)});
+  });
+}
+
+}  // namespace tandem::kv
