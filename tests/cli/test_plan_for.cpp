@@ -378,8 +378,7 @@ TEST_SUITE("cli/plan_for") {
       CHECK(text.status == 0);
       CHECK(has(text.out, "not this machine"));
       CHECK(has(text.out, "l20"));
-      const std::string form = has(c.tool, "acceptance") ? "json" : "jsonl";
-      const Outcome lines = run_without_gpu(c.tool, with(dry, {"--format", form}));
+      const Outcome lines = run_without_gpu(c.tool, with(dry, {"--format", "jsonl"}));
       CHECK(lines.status == 0);
       REQUIRE(json_lines(lines.out).size() >= 1);
       for (const Json& j : json_lines(lines.out)) {
