@@ -37,7 +37,8 @@ std::vector<std::vector<int>> divide_among_engines(const std::vector<NamedPolicy
   std::vector<std::vector<int>> parts(1);
   for (size_t i = 0; i < policies.size(); ++i) {
     const int policy = static_cast<int>(i);
-    if (policies[i].cache.is_hosted() || policies[i].has_weights())
+    if (policies[i].cache.is_hosted() || policies[i].cache.is_quantized() ||
+        policies[i].has_weights())
       parts.push_back({policy});
     else
       parts.front().push_back(policy);
