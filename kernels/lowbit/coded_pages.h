@@ -24,6 +24,9 @@ struct CodedBits {
   constexpr bool operator==(const CodedBits&) const = default;
 };
 
+/// Most coordinates of a coded row; fewest, and what they are a multiple of, is 32.
+inline constexpr int kMostCodedDims = 512;
+
 /// Where a page of one KV head has its blocks, in bytes. A bit plane of a row is d / 8 bytes,
 /// coordinate c at bit c % 8 of byte c / 8. Planes of a coordinate, the most significant first:
 /// sign, three bits of the cell, then bits that divide it.

@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "decode/fit/rank_plan.h"
 #include "kv/page_groups.h"
+#include "kv/quantized/quantized_keys.h"
 #include "machine/hardware.h"
 #include "model/forward/transformer.h"
 #include "model/spec/weight_formats.h"
@@ -39,8 +40,8 @@ Cost cost_of(const PlanView& v) {
   const auto policy = kv::make_policy(
       v.spec.caches.front(), {.geometry = g, .max_tokens = static_cast<int>(v.context_tokens)});
   for (int layer = 0; layer < c.n_layers; ++layer)
-    cost.kv_bytes +=
-        g.token_bytes() * policy->keys_read(layer, v.context_tokens).total * v.sequences;
+    cost.kv_bytes += kv::token_bytes(v.spec.caches.front(), g, layer) *
+                     policy->keys_read(layer, v.context_tokens).total * v.sequences;
   cost.prefill_flops = 2.0 * matrices * n + 4.0 * c.n_layers * double(c.q_dim()) * v.prompt_pairs;
   return cost;
 }

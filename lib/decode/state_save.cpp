@@ -114,6 +114,7 @@ void save_state(const std::filesystem::path& path, Engine& engine, int slot,
                 std::span<const int32_t> tokens, io::Existing existing,
                 const std::string& chat_date) {
   kv::Cache& cache = engine.cache();
+  cache.refuse_quantized("saved states");
   cache.residence().store(slot);
   TANDEM_CHECK(std::ssize(tokens) == cache.length(slot), "found {} tokens, but {} in the cache",
                tokens.size(), cache.length(slot));

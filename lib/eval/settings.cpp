@@ -134,6 +134,11 @@ void Settings::check(recipe::Problems& p) const {
               "eval.policies: '{}' has spec without gamma, so the full model never corrects it: "
               "set gamma, the tokens to draft before each correction",
               policy.name);
+    if (policy.cache.is_quantized() && attention())
+      p.field("policies",
+              "eval.policies: '{}' has dtype {}, which the task attention does not support: leave "
+              "one of them out",
+              policy.name, recipe::yaml_text(policy.cache.dtype));
     if (policy.sparse.any() && attention())
       p.field("policies",
               "eval.policies: '{}' has sparse, which the task attention does not support: leave "

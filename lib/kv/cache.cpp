@@ -100,12 +100,15 @@ void Cache::release(int slot) {
 }
 
 void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has) {
-  if (spec_.policies[0].is_quantized())
-    throw recipe_error("cache.dtype",
-                       "is {}, which does not support saved states and random KV caches",
-                       recipe::yaml_text(spec_.policies[0].dtype))
-        .hint("set it to auto");
+  refuse_quantized("saved states and random KV caches");
   groups_.adopt(slot, n, retention(slot).with(spec_.geometry.dense_retention()), has);
+}
+
+void Cache::refuse_quantized(std::string_view what) const {
+  if (residence_->facts().quantized)
+    throw recipe_error("cache.dtype", "is {}, but {} are supported only with auto",
+                       recipe::yaml_text(spec_.policies[0].dtype), what)
+        .hint("set it to auto");
 }
 
 void Cache::adopt_prompt(int slot) {

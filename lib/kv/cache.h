@@ -87,6 +87,8 @@ class Cache {
   /// has      says whether a layer gets a page; one with a window gets those that may be read
   /// errors   kind memory
   void adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has);
+  /// errors   kind recipe where keys are quantized: `what` is not supported then
+  void refuse_quantized(std::string_view what) const;
   /// Tells the readers that the committed tokens of `slot` are a prompt whose K and V are in the
   /// store, though no prefill ended there (restored or random ones, or a beginning that forks
   /// share).

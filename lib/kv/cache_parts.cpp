@@ -202,14 +202,6 @@ std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
                     .far = far_bounds(s)};
 }
 
-CodedBits bits_of(recipe::NumberType type) {
-  using recipe::NumberType;
-  return {.k = static_cast<uint8_t>(type == NumberType::int4   ? 4
-                                    : type == NumberType::k6v4 ? 6
-                                                               : 8),
-          .v = static_cast<uint8_t>(type == NumberType::int8 ? 8 : 4)};
-}
-
 /// errors   kind recipe: quantized keys are not supported there
 void check_quantized(const Cache::Spec& s) {
   const recipe::Cache& c = s.policies[0];
@@ -221,6 +213,10 @@ void check_quantized(const Cache::Spec& s) {
     refuse("which needs a bf16 model", "set model.compute to bf16, or cache.dtype to auto");
   if (s.geometry.head_dim % 32 != 0)
     refuse(fmt::format("but heads of {} dimensions are not a multiple of 32", s.geometry.head_dim),
+           "set cache.dtype to auto");
+  if (s.geometry.head_dim > kMostCodedDims)
+    refuse(fmt::format("which supports heads of at most {} dimensions, found {}", kMostCodedDims,
+                       s.geometry.head_dim),
            "set cache.dtype to auto");
   if (s.policies.size() > 1)
     refuse(
@@ -253,10 +249,7 @@ std::optional<QuantizedSpec> quantized_spec(const Cache::Spec& s) {
                            .n_heads = g.n_heads,
                            .rows = static_cast<int>(extend_rows(s)) + s.max_draft_rows,
                            .prompt_tokens = std::max(s.max_tokens, s.max_rows)};
-  for (const int layer : layers) {
-    const bool wide = std::ranges::find(c.wide_layers, layer) != c.wide_layers.end();
-    keys.bits.push_back(wide ? CodedBits{8, 8} : bits_of(c.dtype));
-  }
+  for (const int layer : layers) keys.bits.push_back(*coded_bits(c, g, layer));
   AttentionBounds bounds = attention_bounds(s);
   bounds.max_rows = static_cast<int>(extend_rows(s));
   return QuantizedSpec{.keys = std::move(keys), .geometry = g, .bounds = bounds};

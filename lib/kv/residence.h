@@ -29,6 +29,7 @@ class Residence {
   struct Facts {
     bool by_layers = false;     // prompts go through the model layer by layer (begin_prompts)
     bool streams_keys = false;  // their keys go to a GPU in every step, ahead and beyond its end
+    bool quantized = false;     // some layers are in codes: no store has whole texts of them
     /// Pages of the texts that begin_prompts takes at once, whole ones of each; no text has more.
     int prompt_pages = std::numeric_limits<int>::max();
     /// The reason why keys in host memory, or their index, are not pinned, which makes copies

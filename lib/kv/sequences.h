@@ -3,6 +3,8 @@
 #include <functional>
 #include <vector>
 
+#include "base/types.h"
+
 namespace tandem::kv {
 
 /// Which pages hold the tokens of each sequence: numbers alone, wherever the pages are. Pages are

@@ -133,6 +133,8 @@ Needs needs_of(const recipe::Cache& cache) {
   Needs needs = cache.policy ? Needs{} : needs_of_kind(cache);
   needs.kind = cache.policy ? cache.policy->name() : recipe::yaml_text(cache.kind);
   needs.name_of_settings.insert(0, needs.kind);
+  if (cache.is_quantized())
+    needs.name_of_settings += fmt::format(" {}", recipe::yaml_text(cache.dtype));
   if (needs.shared_tokens == 0)
     needs.shared_tokens = cache.sinks.value + cache.recent.value + TokenIndex::kRoll;
   return needs;

@@ -55,6 +55,24 @@ constexpr uint64_t kRotationSeed = 0x51690000;
 
 }  // namespace
 
+std::optional<CodedBits> coded_bits(const recipe::Cache& cache, const Geometry& geometry,
+                                    int layer) {
+  using recipe::NumberType;
+  if (!cache.is_quantized() || geometry.window(layer) > 0) return {};
+  if (std::ranges::find(cache.wide_layers, layer) != cache.wide_layers.end())
+    return CodedBits{8, 8};
+  const int k = cache.dtype == NumberType::int4 ? 4 : cache.dtype == NumberType::k6v4 ? 6 : 8;
+  const int v = cache.dtype == NumberType::int8 ? 8 : 4;
+  return CodedBits{static_cast<uint8_t>(k), static_cast<uint8_t>(v)};
+}
+
+double token_bytes(const recipe::Cache& cache, const Geometry& geometry, int layer) {
+  const auto bits = coded_bits(cache, geometry, layer);
+  if (!bits) return geometry.token_bytes();
+  const CodedLayout layout{geometry.head_dim, *bits};
+  return static_cast<double>(geometry.n_kv_heads * layout.page_bytes()) / kPageTokens;
+}
+
 void QuantizedKeys::plan(const Spec& spec, MemoryPlan& plan) {
   PagedStore::plan(prompt_spec(spec), plan);
   PagedStore::plan(near_spec(spec), plan);

@@ -1,14 +1,20 @@
 #pragma once
-#include <memory>
+#include <optional>
 #include <set>
-#include <span>
 #include <vector>
 
 #include "kernels/lowbit/coded_pages.h"
 #include "kv/paged_store.h"
+#include "kv/policy.h"
 #include "kv/query_ring.h"
 
 namespace tandem::kv {
+
+/// Bits of keys and values of a layer; none where they are of the model's type.
+std::optional<CodedBits> coded_bits(const recipe::Cache& cache, const Geometry& geometry,
+                                    int layer);
+/// Bytes of one token's key and value in a layer, all KV heads.
+double token_bytes(const recipe::Cache& cache, const Geometry& geometry, int layer);
 
 /// Keys and values of the layers that are kept in eight to four bits. `near`, in the model's type,
 /// has a text's first page, the tokens from its mark on and rows in flight; codes have the tokens

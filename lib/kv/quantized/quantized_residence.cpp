@@ -19,7 +19,7 @@ class QuantizedResidence final : public Residence {
         queries_(queries),
         near_tables_(static_cast<int32_t*>(arena.take(kNearTables)), spec.keys.whole.max_slots,
                      spec.keys.whole.max_pages) {
-    facts_ = {.by_layers = true, .prompt_pages = keys_.prompt().spec().n_pages};
+    facts_ = {.by_layers = true, .quantized = true, .prompt_pages = keys_.prompt().spec().n_pages};
   }
 
   int acquire() override {

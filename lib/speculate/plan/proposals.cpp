@@ -16,6 +16,10 @@ void GenerateRecipe::check(recipe::Problems& p) const {
   if (output.state == "-") p.field("output.state", "output.state: expected a file, found -");
   if (!output.state.empty() && output.state == output.path)
     p.field("output.state", "output.state: expected another file than output.path");
+  if (cache.is_quantized() && !(model.state.empty() && output.state.empty()))
+    p.field("cache.dtype",
+            "cache.dtype: {} does not support saved states; set it to auto, or leave the state out",
+            recipe::yaml_text(cache.dtype));
   if (spec.draft.kind != DraftKind::none || spec.fastest) check_speculation(p);
 }
 
