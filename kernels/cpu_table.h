@@ -31,6 +31,7 @@
 #include "kernels/linear/packed_linear.h"
 #include "kernels/linear/quantized_linear.h"
 #include "kernels/loss/cross_entropy.h"
+#include "kernels/lowbit/coded_pages.h"
 #include "kernels/lsh/hash_tables.h"
 #include "kernels/lsh/sign_project.h"
 #include "kernels/norm/column_sums.h"
@@ -102,6 +103,11 @@ struct CpuTable {
   TANDEM_VARIANTS_BF16(attend_list);
   TANDEM_VARIANTS(key_votes);
   TANDEM_VARIANTS(rotate_rows);
+  TANDEM_VARIANTS(rotate_rows_back);
+  TANDEM_VARIANTS(code_rows_of_page);
+  TANDEM_VARIANTS(widen_coded_rows);
+  TANDEM_VARIANTS(prepare_coded_queries);
+  TANDEM_VARIANTS_BF16(attend_coded);
   TANDEM_VARIANTS(code_scan);
   TANDEM_VARIANTS(code_refine);
   TANDEM_VARIANTS(tail_masses);

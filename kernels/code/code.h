@@ -114,5 +114,7 @@ struct RotateRowsParams {
 /// coordinates.
 using RotateRowsFn = void(const RotateRowsParams&, Range rows);
 RotateRowsFn rotate_rows_ref, rotate_rows_scalar, rotate_rows_avx2, rotate_rows_avx512;
+/// The transposed matrix, which undoes it.
+RotateRowsFn rotate_rows_back_scalar, rotate_rows_back_avx2, rotate_rows_back_avx512;
 
 }  // namespace tandem
