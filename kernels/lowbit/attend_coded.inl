@@ -2,7 +2,11 @@
 
 #include "kernels/lowbit/code_levels.h"
 #include "kernels/lowbit/coded_pages.h"
+#ifdef TANDEM_ISA_scalar
 #include "kernels/lowbit/coded_tiles_plain.h"
+#else
+#include "kernels/lowbit/coded_tiles.h"
+#endif
 
 namespace tandem {
 namespace {
@@ -13,22 +17,21 @@ constexpr float kMostWeight = 32767;
 constexpr int kExactKeys = 16;             // whose products with values in 8 bits fit into int32
 constexpr float kLeastWeight = 0x1p-100f;  // of a page's largest; less is none
 
-/// Softmax of one query so far, in exponents of 2, relative to m. Sums of values are relative to
-/// it.
+/// Softmax of one query so far, in exponents of 2, relative to m.
 struct State {
   float m, l;
-  float alpha, factor;  // of the page at hand: of sums so far, of its whole numbers
-  bool broken;          // a value's scale is NaN
+  bool broken;  // a value's scale is not finite
 };
 
-/// A call's memory, and what of a page is not in the tile.
+/// A call's memory, and the numbers of a page that are not in the tile.
 struct Work {
   Tile tile;
-  int16_t* queries;  // arranged
-  float* sums;
-  float* scores;     // [n_queries, 64]
-  int16_t* weights;  // [n_queries, 64]
-  State* states;
+  int16_t* queries;             // arranged
+  float* sums;                  // of values, relative to m
+  float* scores;                // [n_queries, 64]
+  int16_t* weights;             // [n_queries, 64]
+  State* states;                // [n_queries]
+  float *alpha, *factor;        // [n_queries] for the sums before a page, for its whole numbers
   float *e, *shares, *value_e;  // [64]
   int query_step, sums_step;    // from one query to the next
 };
@@ -53,6 +56,8 @@ Work work_of(const AttendCodedParams& p) {
   w.scores = take<float>(at, n * kPageTokens);
   w.weights = take<int16_t>(at, n * kPageTokens);
   w.states = take<State>(at, n);
+  w.alpha = take<float>(at, n);
+  w.factor = take<float>(at, n);
   w.e = take<float>(at, kPageTokens);
   w.shares = take<float>(at, kPageTokens);
   w.value_e = take<float>(at, kPageTokens);
@@ -74,7 +79,7 @@ template <int kQueries>
 void score_keys(const Work& w, const CodedGains* gains, int first) {
   for (int k = 0; k < kPageTokens; k += kW) {
     Vec sums[kQueries];
-    key_sums<kQueries>(sums, w.tile, w.queries + first * w.query_step, k);
+    key_sums<kQueries>(sums, w.tile, w.queries + first * w.query_step, w.query_step, k);
     for (int i = 0; i < kQueries; ++i) {
       const CodedGains& g = gains[first + i];
       const Vec by_code = (sums[i] * set1(g.sum)) * load(w.e + k);
@@ -85,7 +90,7 @@ void score_keys(const Work& w, const CodedGains* gains, int first) {
 }
 
 /// Weights of a page's keys from their scores; bit i of `seen`: key i counts.
-void weigh_keys(const Work& w, int query, uint64_t seen) {
+void weigh_keys(const Work& w, int query, float unit, uint64_t seen) {
   State& s = w.states[query];
   const float* scores = w.scores + query * kPageTokens;
   int16_t* weights = w.weights + query * kPageTokens;
@@ -101,14 +106,9 @@ void weigh_keys(const Work& w, int query, uint64_t seen) {
   }
   const float before = s.m, page_most = reduce_max(most), check = reduce_add(not_finite);
   s.m = page_most > before ? page_most : before;
-  s.alpha = 1;
-  s.factor = 0;
   if (check != check) s.l = check;
-  if (!(s.m > -kInf)) return;
-  const Vec m = set1(s.m);
-  float alpha[kW];
-  store(alpha, exp2_nonpositive(set1(before) - m));
-  s.alpha = alpha[0];
+  const bool any = s.m > -kInf;
+  const Vec m = set1(any ? s.m : 0);
   Vec products[kPageTokens / kW], l = zero(), top = zero();
   not_finite = zero();
   for (int k = 0; k < kPageTokens; k += kW) {
@@ -119,14 +119,23 @@ void weigh_keys(const Work& w, int query, uint64_t seen) {
     not_finite = not_finite + product * zero();
     products[k / kW] = product;
   }
+  float alpha[kW];
+  store(alpha, exp2_nonpositive(set1(before) - m));
   const float sum = reduce_add(not_finite), largest = reduce_max(top);
-  s.l = s.l * s.alpha + reduce_add(l);
-  s.broken = s.broken || sum != sum;
-  const bool any = largest > kLeastWeight && !s.broken;
-  s.factor = any ? largest / kMostWeight : 0;
-  const Vec to_whole = set1(any ? kMostWeight / largest : 0);
-  if (s.broken) return;
-  for (int k = 0; k < kPageTokens; k += kW) store_words(weights + k, products[k / kW] * to_whole);
+  s.l = s.l * alpha[0] + reduce_add(l);
+  s.broken = s.broken || sum != sum || s.l != s.l;
+  const bool counts = any && !s.broken && largest > kLeastWeight;
+  w.alpha[query] = alpha[0];
+  w.factor[query] = counts ? largest / kMostWeight * unit : 0;
+  const Vec to_whole = set1(counts ? kMostWeight / largest : 0);
+  for (int k = 0; k < kPageTokens; k += kW)
+    store_words(weights + k, s.broken ? zero() : products[k / kW] * to_whole);
+}
+
+template <int kQueries>
+void add_page_values(const Work& w, int query, int exact) {
+  add_values<kQueries>(w.sums + query * w.sums_step, w.sums_step, w.tile,
+                       w.weights + query * kPageTokens, w.alpha + query, w.factor + query, exact);
 }
 
 void attend_page(const AttendCodedParams& p, const Work& w, const uint8_t* page, uint64_t seen) {
@@ -137,16 +146,13 @@ void attend_page(const AttendCodedParams& p, const Work& w, const uint8_t* page,
   for (; query + kQueriesAtOnce <= p.n_queries; query += kQueriesAtOnce)
     score_keys<kQueriesAtOnce>(w, p.gains, query);
   for (; query < p.n_queries; ++query) score_keys<1>(w, p.gains, query);
-  for (query = 0; query < p.n_queries; ++query) weigh_keys(w, query, seen);
+  const float unit = 1 / static_cast<float>(code_unit(l.bits.v));
+  for (query = 0; query < p.n_queries; ++query) weigh_keys(w, query, unit, seen);
   decode_values(w.tile, page, l);
-  for (query = 0; query < p.n_queries; ++query) {
-    const State& s = w.states[query];
-    float* sums = w.sums + query * w.sums_step;
-    if (!s.broken && (s.factor > 0 || s.alpha < 1))
-      add_values(sums, w.tile, w.weights + query * kPageTokens, s.alpha,
-                 s.factor / static_cast<float>(code_unit(l.bits.v)),
-                 l.bits.v == 4 ? kPageTokens : kExactKeys);
-  }
+  const int exact = l.bits.v == 4 ? kPageTokens : kExactKeys;
+  for (query = 0; query + kValueQueries <= p.n_queries; query += kValueQueries)
+    add_page_values<kValueQueries>(w, query, exact);
+  for (; query < p.n_queries; ++query) add_page_values<1>(w, query, exact);
 }
 
 }  // namespace
@@ -155,10 +161,10 @@ void TANDEM_ISA_FN(attend_coded)(const AttendCodedParams& p) {
   const int d = p.layout.d;
   const Work w = work_of(p);
   for (int query = 0; query < p.n_queries; ++query) {
-    arrange_query(w.queries + query * w.query_step, p.numbers + query * d, d);
+    arrange_query(w.queries + query * w.query_step, p.numbers + query * d, p.layout);
     __builtin_memset(w.sums + query * w.sums_step, 0,
                      sizeof(float) * static_cast<size_t>(w.sums_step));
-    w.states[query] = {.m = -kInf, .l = 0, .alpha = 1, .factor = 0, .broken = false};
+    w.states[query] = {.m = -kInf, .l = 0, .broken = false};
   }
   const int first_page = p.begin / kPageTokens * kPageTokens;
   for (int first = first_page; first < p.end && p.begin < p.end; first += kPageTokens) {
@@ -173,7 +179,7 @@ void TANDEM_ISA_FN(attend_coded)(const AttendCodedParams& p) {
     float* o = p.o + query * d;
     const bool none = s.l == 0;
     p.lse[query] = none ? -kInf : s.m * kLn2 + logf(s.l);
-    put_sums(o, w.sums + query * w.sums_step, none ? 0 : 1 / s.l, d);
+    put_sums(o, w.sums + query * w.sums_step, none ? 0 : 1 / s.l, p.layout);
     if (s.broken)
       for (int c = 0; c < d; ++c) o[c] = __builtin_nanf("");
   }

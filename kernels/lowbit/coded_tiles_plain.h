@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kQueriesAtOnce = 1;
+constexpr int kQueriesAtOnce = 1, kValueQueries = 1;
 
 /// Numbers of 64 rows, [64, d].
 struct Tile {
@@ -17,8 +17,8 @@ struct Tile {
 
 /// A query as key_sums reads it.
 constexpr int query_words(int d) { return d; }
-TANDEM_INLINE void arrange_query(int16_t* to, const int16_t* numbers, int d) {
-  __builtin_memcpy(to, numbers, sizeof(int16_t) * static_cast<size_t>(d));
+inline void arrange_query(int16_t* to, const int16_t* numbers, const CodedLayout& l) {
+  __builtin_memcpy(to, numbers, sizeof(int16_t) * static_cast<size_t>(l.d));
 }
 
 /// The number of coordinate c by a row's planes: that of the sign, three of its cell, others.
@@ -52,36 +52,32 @@ void decode_values(const Tile& tile, const uint8_t* page, const CodedLayout& l) 
 
 /// n . y of keys [key, key + kW) of the tile.
 template <int kQueries>
-TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const Tile& tile, const int16_t* queries,
+TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const Tile& tile, const int16_t* query, int,
                             int key) {
-  for (int i = 0; i < kQueries; ++i) {
-    float lanes[kW];
-    for (int lane = 0; lane < kW; ++lane) {
-      int64_t sum = 0;  // rows that are not seen may hold anything
-      for (int c = 0; c < tile.d; ++c)
-        sum += tile.numbers[(key + lane) * tile.d + c] * queries[i * tile.d + c];
-      lanes[lane] = static_cast<float>(sum);
-    }
-    sums[i] = load(lanes);
-  }
+  static_assert(kQueries == 1 && kW == 1);
+  int64_t sum = 0;  // rows that are not seen may hold anything
+  for (int c = 0; c < tile.d; ++c) sum += tile.numbers[key * tile.d + c] * query[c];
+  sums[0] = set1(static_cast<float>(sum));
 }
 
 /// sums = alpha sums + factor (weights . numbers), products summed exactly over `exact` keys.
-inline void add_values(float* sums, const Tile& tile, const int16_t* weights, float alpha,
-                       float factor, int exact) {
+template <int kQueries>
+void add_values(float* sums, int, const Tile& tile, const int16_t* weights, const float* alpha,
+                const float* factor, int exact) {
+  static_assert(kQueries == 1);
   int32_t whole[kMostCodedDims];
-  for (int c = 0; c < tile.d; ++c) sums[c] *= alpha;
+  for (int c = 0; c < tile.d; ++c) sums[c] *= *alpha;
   for (int key = 0; key < kPageTokens; ++key) {
     if (key % exact == 0) __builtin_memset(whole, 0, sizeof whole);
     for (int c = 0; c < tile.d; ++c) whole[c] += weights[key] * tile.numbers[key * tile.d + c];
     if (key % exact == exact - 1)
-      for (int c = 0; c < tile.d; ++c) sums[c] += factor * static_cast<float>(whole[c]);
+      for (int c = 0; c < tile.d; ++c) sums[c] += *factor * static_cast<float>(whole[c]);
   }
 }
 
-/// o = factor * sums, in the order of coordinates.
-inline void put_sums(float* o, const float* sums, float factor, int d) {
-  for (int c = 0; c < d; ++c) o[c] = factor * sums[c];
+/// o = factor * sums.
+inline void put_sums(float* o, const float* sums, float factor, const CodedLayout& l) {
+  for (int c = 0; c < l.d; ++c) o[c] = factor * sums[c];
 }
 
 }  // namespace
