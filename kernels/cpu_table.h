@@ -104,9 +104,10 @@ struct CpuTable {
   TANDEM_VARIANTS(key_votes);
   TANDEM_VARIANTS(rotate_rows);
   TANDEM_VARIANTS(rotate_rows_back);
-  TANDEM_VARIANTS(code_page);
-  TANDEM_VARIANTS(widen_page);
-  TANDEM_VARIANTS(attend_coded);
+  TANDEM_VARIANTS(code_rows_of_page);
+  TANDEM_VARIANTS(widen_coded_rows);
+  TANDEM_VARIANTS(prepare_coded_queries);
+  TANDEM_VARIANTS_BF16(attend_coded);
   TANDEM_VARIANTS(code_scan);
   TANDEM_VARIANTS(code_refine);
   TANDEM_VARIANTS(tail_masses);

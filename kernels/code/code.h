@@ -114,7 +114,7 @@ struct RotateRowsParams {
 /// coordinates.
 using RotateRowsFn = void(const RotateRowsParams&, Range rows);
 RotateRowsFn rotate_rows_ref, rotate_rows_scalar, rotate_rows_avx2, rotate_rows_avx512;
-/// Rows times its transpose: what rotate_rows has made of them becomes they again.
+/// The transposed matrix, which undoes it.
 RotateRowsFn rotate_rows_back_scalar, rotate_rows_back_avx2, rotate_rows_back_avx512;
 
 }  // namespace tandem

@@ -6,13 +6,15 @@
 // head (center, unit axis), becomes z = k - center; p = z . axis; x = R (z - p axis), where R is
 // rotate_rows of code.h; m = |x| / sqrt(d). A coordinate u = x_i / m becomes its sign and one of
 // eight cells of the Lloyd-Max quantizer of a standard normal variable; two or four further bits
-// divide a cell evenly. With y the numbers of the cells in units of m,
+// divide a cell evenly (code_levels.h). With y the numbers of the cells in units of m,
 //
-//   k' = center + p axis + R^T (e y),   e = m^2 d / (x . y)
+//   k' = center + p axis + w less its share along the axis,   w = R^T (e y),   e = m^2 d / (x . y)
 //
 // which is unbiased over rotations (RaBitQ, arXiv 2405.12497). A value has no frame: x = R v. No
 // decoded key is ever formed: q . k' = q . center + (q . axis) p + e (R (q - (q . axis) axis) . y),
 // and R^T is applied once, to the sum of values.
+#include <stddef.h>
+
 #include "base/page.h"
 #include "base/types.h"
 
@@ -29,7 +31,7 @@ inline constexpr int kMostCodedDims = 512;
 
 /// Where a page of one KV head has its blocks, in bytes. A bit plane of a row is d / 8 bytes,
 /// coordinate c at bit c % 8 of byte c / 8. Planes of a coordinate, the most significant first:
-/// sign, three bits of the cell, then bits that divide it.
+/// sign (set if negative), three bits of the cell, then bits that divide it.
 struct CodedLayout {
   int d;  // head_dim, a multiple of 32
   CodedBits bits;
@@ -47,52 +49,95 @@ struct CodedLayout {
   constexpr int64_t page_bytes() const { return value_scales() + kPageTokens * 2; }
 };
 
-struct CodePageParams {
-  uint8_t* page;  // of one KV head, out
+struct CodedRowsParams {
+  uint8_t* page;  // in, out
   CodedLayout layout;
-  const void *k, *v;           // [64, d] of dtype: row t becomes the page's token t
-  DType dtype;                 // f32 or bf16
-  const float *center, *axis;  // [d] of the frame
-  const float* signs;          // [2, d] of the rotation
+  const void* k;  // [64, d] of dtype, row t of the page at index t; null: keys stay as they are
+  const void* v;  // [64, d]; null: values stay
+  DType dtype;    // f32 or bf16
+  const float* center;  // [d]
+  const float* axis;    // [d] of length 1 or 0
+  const float* signs;   // [2, d] +-1, of the rotation
 };
-/// Codes tokens [begin, end) of a page; the bytes of others stay.
-/// numerics sums of a row in eight parts, element c in part c % 8, joined pairwise; e is rounded to
-///          f16, as p is. A row of less than 2^-60 becomes 0; one with a number that is not finite
-///          gets a scale that is NaN. The same bytes on every ISA
-/// cost     reads 4 d bytes a token of bf16, writes layout.page_bytes() / 64
-using CodePageFn = void(const CodePageParams&, Range tokens);
-CodePageFn code_page_scalar, code_page_avx2, code_page_avx512;
+/// Codes rows [begin, end) of a page. Every row has its own bytes: threads may share a page.
+/// numerics each operation rounds to f32 once. Sums over coordinates are eight partial ones, c % 8,
+///          that are joined as (i, i + 4), (i, i + 2), (i, i + 1). e and p are rounded to f16. The
+///          same bytes on every ISA. |x| below 2^-60: all planes and e are 0; a number that is not
+///          finite, or has no finite square: planes and p are 0, e is NaN
+/// cost     reads a wide row, writes its code; some 5 d operations and 4 d log2(d) of the rotation
+/// errors   none (preconditions checked by the caller)
+using CodeRowsOfPageFn = void(const CodedRowsParams&, Range rows);
+CodeRowsOfPageFn code_rows_of_page_scalar, code_rows_of_page_avx2, code_rows_of_page_avx512;
 
-struct WidenPageParams {
-  void *k, *v;  // [64, d] of dtype, out
+struct WidenCodedRowsParams {
   const uint8_t* page;
   CodedLayout layout;
-  DType dtype;
-  const float *center, *axis, *signs;
+  void* k;      // out: [64, d] of dtype, row t of the page at index t; null: not wanted
+  void* v;      // out: [64, d]; null: not wanted
+  DType dtype;  // f32 or bf16
+  const float *center, *axis, *signs;  // as above
 };
-/// Writes the keys and values that tokens [begin, end) of a page stand for, rounded to dtype.
-using WidenPageFn = void(const WidenPageParams&, Range tokens);
-WidenPageFn widen_page_scalar, widen_page_avx2, widen_page_avx512;
+/// The rows k' and v' that rows [begin, end) of a page stand for.
+/// numerics f32, rounded to dtype once; the same bits on every ISA. Coded again a row may get other
+///          codes: scale and cells move
+/// cost     as code_rows_of_page
+/// errors   none
+using WidenCodedRowsFn = void(const WidenCodedRowsParams&, Range rows);
+WidenCodedRowsFn widen_coded_rows_scalar, widen_coded_rows_avx2, widen_coded_rows_avx512;
 
-/// Most queries of a call of attend_coded.
-inline constexpr int kCodedQueries = 16;
+/// What a query's whole numbers n stand for. The score of a key, in exponents of 2, is
+/// sum * (n . y) * e + share * p + offset, y in whole numbers.
+struct CodedGains {
+  float sum, share, offset;
+};
+
+struct CodedQueriesParams {
+  int16_t* numbers;   // [n, d] out: rotated queries less their share along the axis
+  CodedGains* gains;  // [n] out
+  const float* q;     // [n, d]
+  CodedLayout layout;
+  const float *center, *axis, *signs;
+  float scale;  // > 0, usually 1/sqrt(d)
+};
+/// Makes queries [begin, end) ready for keys of one frame.
+/// numerics a number is off by half of 2^-14 of the query's largest (d to 128: 2^-15); n . y is below 2^31
+/// cost     some d log2(d) operations a query
+/// errors   none
+using PrepareCodedQueriesFn = void(const CodedQueriesParams&, Range queries);
+PrepareCodedQueriesFn prepare_coded_queries_scalar, prepare_coded_queries_avx2,
+    prepare_coded_queries_avx512;
 
 struct AttendCodedParams {
-  float* o;             // [n_queries, d] out: R v, the weighted mean of values; 0 without keys
-  float* lse;           // [n_queries] out, natural log; -inf without keys
-  const float* q;       // [n_queries, d] scale R (q - (q . axis) axis)
-  const float* along;   // [n_queries] scale q . axis
-  const float* center;  // [n_queries] scale q . center
-  int n_queries;        // <= kCodedQueries
-  const uint8_t* pool;  // [n_pages, n_kv_heads, layout.page_bytes()]
+  float* o;                 // [n_queries, d] out, rotated
+  float* lse;               // [n_queries] out: natural log, scale included; -inf if no key
+  const int16_t* numbers;   // [n_queries, d]
+  const CodedGains* gains;  // [n_queries]
+  int n_queries;            // any rows and heads of a KV head's group
+  const uint8_t* pool;      // [n_pages, n_kv_heads, page_bytes]
   CodedLayout layout;
   int n_kv_heads, kv_head;
-  const int32_t* pages;  // of the sequence
+  const int32_t* pages;  // page table of the sequence: token t lies in pages[t / 64], row t % 64
+  int begin, end;        // tokens, any numbers; usually within one split of kSplitTokens
+  void* scratch;         // 64-byte aligned, of attend_coded_scratch bytes
 };
-/// Attention of queries of one KV head over tokens [begin, end) of a sequence.
-/// numerics f32; the result depends on the query and the tokens alone
-/// cost     reads layout.page_bytes() / 64 bytes a token, once for all queries
-using AttendCodedFn = void(const AttendCodedParams&, Range tokens);
-AttendCodedFn attend_coded_scalar, attend_coded_avx2, attend_coded_avx512;
+/// o = R sum softmax(q . k')_t v'_t over tokens [begin, end). States of splits merge as those of
+/// other attention (merge_states), then rotate_rows_back makes o.
+/// numerics n . y exact: scores have the same bits on every ISA. A page's weights w e are rounded to
+///          whole numbers to 32767 of its largest, their products with y are exact (of values in 8
+///          bits, those of 16 keys), sums of pages are f32. No key: o = 0, lse = -inf. A row's e of
+///          NaN: all of o is NaN, of a key lse too. Bits depend on the query, its keys, begin and
+///          end
+/// cost     reads page_bytes / 64 a key once, the codes of whole pages
+/// errors   none
+using AttendCodedFn = void(const AttendCodedParams&);
+AttendCodedFn attend_coded_scalar, attend_coded_avx2, attend_coded_avx512, attend_coded_avx512_bf16;
+
+/// Bytes that any body needs.
+constexpr size_t attend_coded_scratch(int d, int n_queries) {
+  const size_t padded = (static_cast<size_t>(d) + 127) / 128 * 128;
+  const size_t numbers = 8 * padded, sums = 8 * padded, of_page = 6 * kPageTokens + 128;
+  const size_t tile = 2 * kPageTokens * padded;
+  return static_cast<size_t>(n_queries + 3) * (numbers + sums + of_page) + tile + 4096;
+}
 
 }  // namespace tandem

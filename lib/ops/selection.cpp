@@ -10,9 +10,16 @@ void rotate_rows(const RotateRowsParams& p, Range rows) { cpu_table().rotate_row
 void rotate_rows_back(const RotateRowsParams& p, Range rows) {
   cpu_table().rotate_rows_back(p, rows);
 }
-void code_page(const CodePageParams& p, Range tokens) { cpu_table().code_page(p, tokens); }
-void widen_page(const WidenPageParams& p, Range tokens) { cpu_table().widen_page(p, tokens); }
-void attend_coded(const AttendCodedParams& p, Range tokens) { cpu_table().attend_coded(p, tokens); }
+void code_rows_of_page(const CodedRowsParams& p, Range rows) {
+  cpu_table().code_rows_of_page(p, rows);
+}
+void widen_coded_rows(const WidenCodedRowsParams& p, Range rows) {
+  cpu_table().widen_coded_rows(p, rows);
+}
+void prepare_coded_queries(const CodedQueriesParams& p, Range queries) {
+  cpu_table().prepare_coded_queries(p, queries);
+}
+void attend_coded(const AttendCodedParams& p) { cpu_table().attend_coded(p); }
 void code_scan(const CodeScanParams& p, Range keys) { cpu_table().code_scan(p, keys); }
 void code_refine(const CodeRefineParams& p) { cpu_table().code_refine(p); }
 void tail_masses(const TailMassesParams& p) { cpu_table().tail_masses(p); }

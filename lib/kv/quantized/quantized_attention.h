@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace tandem::kv {
 /// heads of up to 16 rows and heads of its KV head.
 class QuantizedAttention {
  public:
-  static constexpr int kQueries = kCodedQueries;  // of a block
+  static constexpr int kQueries = 16;  // of a block
   /// bounds   of the steps; the threads are those of the CPU as they are
   static void plan(const AttentionBounds& bounds, MemoryPlan& plan);
   QuantizedAttention(const AttentionBounds& bounds, const QuantizedKeys& keys, Arena& arena);
@@ -38,12 +39,16 @@ class QuantizedAttention {
     int first_state, n_states;   // of its splits
   };
   struct BlockQueries {
-    float *q, *along, *center;  // [kQueries, d], [kQueries], [kQueries]
+    float* q;           // [kQueries, d]
+    int16_t* numbers;   // [kQueries, d]
+    CodedGains* gains;  // [kQueries]
   };
   struct Task {
     int block, split;
   };
   BlockQueries queries_of(int block) const;
+  /// Row and head of a block's query in q and o.
+  size_t place(const Step& step, const Block& b, int i) const;
   /// Attends the blocks, and forgets them.
   void run(const Call& call);
   /// Joins the states of a query's splits, rotated; returns the lse.
@@ -51,9 +56,10 @@ class QuantizedAttention {
 
   AttentionBounds bounds_;
   const QuantizedKeys& keys_;
-  float* queries_;  // of blocks
-  float* o_;        // [states, kQueries, d] of splits
-  float* lse_;      // [states, kQueries]
+  std::byte* queries_;  // [blocks], each of block_bytes
+  float* o_;            // [states, kQueries, d] of splits
+  float* lse_;          // [states, kQueries]
+  std::byte* scratch_;  // [threads]
   std::vector<Block> blocks_;
   std::vector<Task> tasks_;
 };

@@ -165,15 +165,15 @@ void QuantizedKeys::begin_layer(int layer, int slot, int n) {
     const int i = first + task % n_pages, head = task / n_pages;
     const float* const frame = this->frame(slot, layer, head);
     const PagedStore::HeadPage to = prompt_.head_page(layer, slot, i, head);
-    ops::widen_page({.k = to.k,
-                     .v = to.v,
-                     .page = page(place(layer), whole_.page(slot, i), head),
-                     .layout = layout(layer),
-                     .dtype = spec_.whole.dtype,
-                     .center = frame,
-                     .axis = frame + d,
-                     .signs = signs()},
-                    {0, std::min(kPageTokens, coded - i * kPageTokens)});
+    ops::widen_coded_rows({.page = page(place(layer), whole_.page(slot, i), head),
+                           .layout = layout(layer),
+                           .k = to.k,
+                           .v = to.v,
+                           .dtype = spec_.whole.dtype,
+                           .center = frame,
+                           .axis = frame + d,
+                           .signs = signs()},
+                          {0, std::min(kPageTokens, coded - i * kPageTokens)});
   });
 }
 
@@ -238,15 +238,15 @@ void QuantizedKeys::code(int slot, int layer, int begin, int end, const PagedSto
     const int i = first + task % n_pages, head = task / n_pages, token = i * kPageTokens;
     const float* const frame = this->frame(slot, layer, head);
     const PagedStore::HeadPage rows = from.head_page(layer, slot, i, head);
-    ops::code_page({.page = page(place(layer), whole_.page(slot, i), head),
-                    .layout = layout(layer),
-                    .k = rows.k,
-                    .v = rows.v,
-                    .dtype = spec_.whole.dtype,
-                    .center = frame,
-                    .axis = frame + d,
-                    .signs = signs()},
-                   {std::max(begin - token, 0), std::min(end - token, kPageTokens)});
+    ops::code_rows_of_page({.page = page(place(layer), whole_.page(slot, i), head),
+                            .layout = layout(layer),
+                            .k = rows.k,
+                            .v = rows.v,
+                            .dtype = spec_.whole.dtype,
+                            .center = frame,
+                            .axis = frame + d,
+                            .signs = signs()},
+                           {std::max(begin - token, 0), std::min(end - token, kPageTokens)});
   });
 }
 
