@@ -106,7 +106,7 @@ void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int
 
 void Cache::refuse_quantized(std::string_view what) const {
   if (residence_->facts().quantized)
-    throw recipe_error("cache.dtype", "is {}, but {} are supported only with auto",
+    throw recipe_error("cache.dtype", "{} does not support {}",
                        recipe::yaml_text(spec_.policies[0].dtype), what)
         .hint("set it to auto");
 }

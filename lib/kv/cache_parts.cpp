@@ -205,29 +205,26 @@ std::optional<HostedSpec> hosted_spec(const Cache::Spec& s) {
 /// errors   kind recipe: quantized keys are not supported there
 void check_quantized(const Cache::Spec& s) {
   const recipe::Cache& c = s.policies[0];
-  const std::string dtype = recipe::yaml_text(c.dtype);
-  const auto refuse = [&](std::string why, std::string hint) {
-    throw recipe_error("cache.dtype", "is {}, {}", dtype, why).hint(std::move(hint));
+  const auto refuse = [&](const std::string& why, std::string hint) {
+    throw recipe_error("cache.dtype", "{} {}", recipe::yaml_text(c.dtype), why)
+        .hint(std::move(hint));
   };
+  const int d = s.geometry.head_dim;
   if (s.geometry.dtype != DType::bf16)
-    refuse("which needs a bf16 model", "set model.compute to bf16, or cache.dtype to auto");
-  if (s.geometry.head_dim % 32 != 0)
-    refuse(fmt::format("but heads of {} dimensions are not a multiple of 32", s.geometry.head_dim),
-           "set cache.dtype to auto");
-  if (s.geometry.head_dim > kMostCodedDims)
-    refuse(fmt::format("which supports heads of at most {} dimensions, found {}", kMostCodedDims,
-                       s.geometry.head_dim),
+    refuse("needs a bf16 model", "set model.compute to bf16, or cache.dtype to auto");
+  if (d % 32 != 0 || d > kMostCodedDims)
+    refuse(fmt::format("needs heads of a multiple of 32 dimensions, at most {}, found {}",
+                       kMostCodedDims, d),
            "set cache.dtype to auto");
   if (s.policies.size() > 1)
-    refuse(
-        fmt::format("which is not supported with {} policies over one KV cache", s.policies.size()),
-        "set it to auto, or set spec.draft.path to a separate model");
+    refuse(fmt::format("does not support {} policies over one KV cache", s.policies.size()),
+           "set it to auto, or set spec.draft.path to a separate model");
   if (s.device.kind == Device::Kind::cuda)
-    refuse("which is supported only on the CPU", "set run.device to cpu, or cache.dtype to auto");
+    refuse("is supported only on the CPU", "set run.device to cpu, or cache.dtype to auto");
   if (c.place == recipe::CachePlace::host)
-    refuse("but cache.place is host", "set cache.place to device, or cache.dtype to auto");
+    refuse("needs cache.place device, found host", "set it to device, or cache.dtype to auto");
   if (!needs_of(c).reads_all)
-    refuse(fmt::format("which is not supported by kind {}", needs_of(c).kind),
+    refuse(fmt::format("does not support kind {}", needs_of(c).kind),
            "set cache.kind to full, or cache.dtype to auto");
   for (const int layer : c.wide_layers)
     if (layer >= s.geometry.n_layers)

@@ -35,8 +35,8 @@ class Sequences {
   int length(int slot) const { return at(slot).length; }
   void set_length(int slot, int n) { at(slot).length = n; }
   /// Makes [length, n) writable: allocates missing pages and unshares others, of which only the one
-  /// that length falls into has tokens to copy. Whole pages within `gap` stay out; with a gap,
-  /// others come back that were given back.
+  /// that length falls into has tokens to copy. Whole pages within `gap` are left out; with a gap,
+  /// others that were freed are allocated again.
   /// errors   kind memory when the pool is exhausted
   void reserve(int slot, int n, const CopyPage& copy, Range gap = {0, 0});
   /// Replaces shared pages of whole ones in [begin, end) by others, without their content.

@@ -331,9 +331,8 @@ struct Cache {
       "layers whose KV cache stays on the GPU. auto = all that fit. Only with place: host and "
       "kind: full");
     v("dtype", dtype,
-      "data type of the KV cache: that of model.compute (auto), or quantized: int8, k8v4 (keys in "
-      "8 "
-      "bits, values in 4), k6v4 or int4. The first and the newest 64 tokens stay in bf16");
+      "data type of the KV cache: auto (model.compute), or quantized: int8, k8v4 (8-bit keys, "
+      "4-bit values), k6v4, int4. The first and the newest 64 tokens stay in bf16");
     v("wide_layers", wide_layers, at_least(0),
       "layers that k8v4, k6v4 and int4 keep in 8 bits, since their errors cost most");
     v("host_dtype", host_dtype,

@@ -77,8 +77,8 @@ TEST_SUITE("kv/quantized") {
     PolicyRig exact = rig(NumberType::automatic);
     const std::vector<Row> want = exact.extend_each(exact.sequence(prompt), after);
     double before = 0;
-    // Values without a common part keep the relative error of one value: the root of .0095 in four
-    // bits, of 4.7e-5 in eight; keys add to it.
+    // Values without a common part keep the relative error of one value, the root of .0095 in four
+    // bits and of 4.7e-5 in eight. Keys add to it.
     const double most[] = {.01, .0975, .1, .12};
     for (size_t i = 0; i < std::size(kTypes); ++i) {
       CAPTURE(i);
@@ -209,7 +209,7 @@ TEST_SUITE("kv/quantized") {
     CHECK(bytes(NumberType::automatic, {0}) == 512);
   }
 
-  TEST_CASE("what is not supported is refused by name") {
+  TEST_CASE("models and policies that are not supported are refused by name") {
     const auto refusal = [](PolicyRig::Shape shape, std::vector<recipe::Cache> caches) {
       return error_text([&] { PolicyRig(shape, std::move(caches), cone_data(kDim)); });
     };
@@ -218,12 +218,13 @@ TEST_SUITE("kv/quantized") {
     odd.geometry.head_dim = 80;
     const recipe::Cache int4 = cache_of(NumberType::int4);
     CHECK(refusal(f32, {int4}).find("needs a bf16 model") != std::string::npos);
-    CHECK(refusal(odd, {int4}).find("80 dimensions") != std::string::npos);
-    CHECK(refusal(shape_of(), {int4, int4}).find("2 policies") != std::string::npos);
+    CHECK(refusal(odd, {int4}).find("found 80") != std::string::npos);
+    CHECK(refusal(shape_of(), {int4, int4}).find("does not support 2 policies") !=
+          std::string::npos);
     CHECK(refusal(shape_of(), {cache_of(NumberType::int4, {0, 3})}).find("names layer 3") !=
           std::string::npos);
     recipe::Cache quest = int4;
     quest.kind = recipe::CacheKind::quest;
-    CHECK(refusal(shape_of(), {quest}).find("kind quest") != std::string::npos);
+    CHECK(refusal(shape_of(), {quest}).find("does not support kind quest") != std::string::npos);
   }
 }

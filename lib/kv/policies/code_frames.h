@@ -16,8 +16,9 @@ struct CodeFrame {
   CodeUnits units;
 };
 
-/// The axis of a frame: the direction of the mean of the newest 64 queries of some heads before
-/// token `end`, [head_dim], a unit vector; zero where none are held.
+/// The axis of a frame: a unit vector in the direction of the mean query, of some heads and the
+/// newest 64 tokens before `end`. It is zero if no query is held.
+/// shapes   axis [head_dim]
 void axis_of_queries(const QueryRing& queries, int slot, int end, int layer, Range heads,
                      std::span<float> axis);
 

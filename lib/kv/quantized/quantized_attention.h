@@ -11,19 +11,19 @@
 
 namespace tandem::kv {
 
-/// Attention of an extend step on the CPU over the keys in codes: each is read once for the query
-/// heads of up to 16 rows and heads of its KV head.
+/// Attention of an extend step on the CPU over keys in codes. A key is read once for up to 16
+/// queries of its KV head.
 class QuantizedAttention {
  public:
-  static constexpr int kQueries = 16;  // of a block
-  /// bounds   of the steps; the threads are those of the CPU as they are
+  static constexpr int kQueries = 16;  // most of a block
+  /// bounds   bounds of the steps; threads are those of the calling thread
   static void plan(const AttentionBounds& bounds, MemoryPlan& plan);
   QuantizedAttention(const AttentionBounds& bounds, const QuantizedKeys& keys, Arena& arena);
 
   struct Call {
     int layer;
     const Step& step;          // its near_begin are the marks
-    const PageTables& tables;  // of the codes
+    const PageTables& tables;  // page tables of the codes
     Tensor q;                  // [R, Hq, d]
     float scale;               // multiplies scores
     float* o;                  // [R, Hq, d]
@@ -36,7 +36,7 @@ class QuantizedAttention {
   /// Up to kQueries queries of one KV head and sequence: row by row, all heads of the group.
   struct Block {
     int seq, kv_head, first, n;  // first: of the sequence's queries
-    int first_state, n_states;   // of its splits
+    int first_state, n_states;   // states of its splits
   };
   struct BlockQueries {
     float* q;           // [kQueries, d]

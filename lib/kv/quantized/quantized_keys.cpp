@@ -29,8 +29,8 @@ PagedStore::Spec near_spec(const QuantizedKeys::Spec& s) {
   PagedStore::Spec spec = s.whole;
   spec.layers = s.layers;
   spec.prefix = "kv/near";
-  // The first page; tokens from the mark, which may lie within a page, and rows in flight; while a
-  // prompt goes through the layers, those from the new mark too.
+  // The first page, tokens from the mark, which may lie within a page, and rows in flight. While a
+  // prompt goes through the layers, tokens from the new mark take pages, too.
   const int each = 1 + pages_of(2 * kPageTokens + s.rows) + 1 + 3;
   spec.n_pages = spec.max_slots * std::min(spec.max_pages, each);
   return spec;
@@ -152,7 +152,7 @@ void QuantizedKeys::begin_prompts() {
 }
 
 void QuantizedKeys::hold_prompt(int slot, int n) {
-  texts_.insert(slot);  // what it has got, too, where it cannot get all
+  texts_.insert(slot);  // even if it cannot get all pages
   prompt_.reserve(slot, n);
 }
 
@@ -202,8 +202,7 @@ void QuantizedKeys::commit(int slot, int n) {
   if (mark == s.mark) return;
   if (!s.framed) whole_.own(slot, kFirst, mark);  // forks may make other frames
   for (const int layer : spec_.layers) {
-    // A text without a prompt of that length has frames by its first tokens alone, whatever
-    // follows them.
+    // A text without such a prompt gets its frames only by these tokens, in every fork.
     if (!s.framed) set_frames(slot, layer, mark, near_, nullptr, n);
     code(slot, layer, s.mark, mark, near_);
   }

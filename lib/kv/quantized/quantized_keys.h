@@ -16,11 +16,11 @@ std::optional<CodedBits> coded_bits(const recipe::Cache& cache, const Geometry& 
 /// Bytes of one token's key and value in a layer, all KV heads.
 double token_bytes(const recipe::Cache& cache, const Geometry& geometry, int layer);
 
-/// Keys and values of the layers that are kept in eight to four bits. `near`, in the model's type,
-/// has a text's first page, the tokens from its mark on and rows in flight; codes have the tokens
-/// between, under the page ids of the whole store. `prompt`, in the model's type too, has one layer
-/// of the texts that go through the layers together. The mark follows the length in whole pages,
-/// 64 tokens behind, so that a token's numbers depend on its text alone.
+/// Keys and values of the layers that are kept in eight to four bits. `near` has rows of the
+/// model's type: a text's first page, the tokens from its mark on and rows in flight. Codes have
+/// the tokens between, under the page ids of the whole store. `prompt` has one layer of the texts
+/// that go through the layers together, in the model's type. The mark follows the length in whole
+/// pages, at a distance of 64 tokens: a token's numbers depend only on its text.
 class QuantizedKeys {
  public:
   /// Tokens before are never coded: the first ones are sinks, whose errors cost most.
@@ -28,11 +28,11 @@ class QuantizedKeys {
 
   struct Spec {
     std::vector<int> layers;           // rising
-    std::vector<CodedBits> bits = {};  // of each
+    std::vector<CodedBits> bits = {};  // by layer
     PagedStore::Spec whole;            // the store of the other layers
     int n_heads = 0;
-    int rows = 0;           // of a sequence in flight, at most
-    int prompt_tokens = 0;  // of texts that go through the layers together
+    int rows = 0;           // most rows of a sequence in flight
+    int prompt_tokens = 0;  // most tokens that go through the layers together
 
     CodedLayout layout(size_t i) const { return {whole.head_dim, bits[i]}; }
   };
@@ -63,8 +63,8 @@ class QuantizedKeys {
   void hold_prompt(int slot, int n);
   /// They are about to go through a layer: prompt gets the n tokens that they follow.
   void begin_layer(int layer, int slot, int n);
-  /// They have gone through it, and prompt has n tokens of it: those that are behind the new mark
-  /// become codes, the others go to near.
+  /// They have gone through it, and prompt has n tokens of it. Those before the new mark
+  /// become codes; near gets the others.
   /// queries  the newest of each sequence, or null
   void end_layer(int layer, int slot, int n, const QueryRing* queries);
   /// All their n tokens are committed.
@@ -79,7 +79,7 @@ class QuantizedKeys {
   CodedLayout layout(int layer) const { return spec_.layout(place(layer)); }
   /// A frame's center, then its axis, [2, head_dim].
   float* frame(int slot, int layer, int kv_head) const;
-  /// Of the rotation, [2, head_dim].
+  /// Signs of the rotation, [2, head_dim].
   const float* signs() const { return signs_.data(); }
   /// Bytes of one token's key and value in a layer, all KV heads.
   double token_bytes(int layer) const;
@@ -93,10 +93,10 @@ class QuantizedKeys {
   const Slot& at(int slot) const { return slots_[static_cast<size_t>(slot)]; }
   size_t place(int layer) const;
   uint8_t* page(size_t place, int32_t id, int kv_head) const;
-  /// Where the mark is with n tokens.
+  /// The mark with n tokens.
   int mark_at(int slot, int n) const;
-  /// Sets the frames of a slot's layer by its keys [kFirst, end) in a store, and the newest queries
-  /// of its n tokens, where there are any.
+  /// Sets the frames of a slot's layer by its keys [kFirst, end) in a store, and the newest
+  /// queries of its n tokens, if any.
   void set_frames(int slot, int layer, int end, const PagedStore& store, const QueryRing* queries,
                   int n);
   /// Codes tokens [begin, end) of a slot's layer.
@@ -105,8 +105,8 @@ class QuantizedKeys {
   Spec spec_;
   PagedStore& whole_;
   PagedStore prompt_, near_;
-  std::vector<int> index_;       // of each layer of the model among those held, or -1
-  std::vector<uint8_t*> codes_;  // of each layer held
+  std::vector<int> index_;       // [layers of the model] index among those held, or -1
+  std::vector<uint8_t*> codes_;  // [layers held]
   float* frames_ = nullptr;      // [max_slots, layers held, n_kv_heads, 2, head_dim]
   std::vector<float> signs_;
   std::vector<Slot> slots_;
