@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes an archive that needs no compiler, a Debian package of the same files, and SHA256SUMS.
 set -euo pipefail
+umask 022  # the modes of files in the archive
 case " $* " in *" --help "*) cat << TXT
 release.sh [--cpu | --cuda] [--build FOLDER] [--out FOLDER] [--fast]
   --cpu           without CUDA code (default)
@@ -54,7 +55,7 @@ licence() { cp -L "/usr/share/doc/$1/copyright" "$prefix/share/doc/tandem/licenc
 ours=("$prefix"/bin/* "$prefix"/lib/lib*.so*)
 LD_LIBRARY_PATH=$prefix/lib ldd "${ours[@]}" > "$work/ldd"
 ! grep 'not found' "$work/ldd" || fail "expected the libraries of the build, found the above missing" "scripts/install-deps.sh installs them"
-awk '$2 == "=>" { print $3 }' "$work/ldd" | sort -u | grep -Ev "$system_libraries|^$prefix/" > "$work/bundled"
+awk '$2 == "=>" { print $3 }' "$work/ldd" | sort -u | { grep -Ev "$system_libraries|^$prefix/" || true; } > "$work/bundled"
 while read -r library; do
   cp -L "$library" "$prefix/lib/tandem/"
   package=$(dpkg-query -S "*/$(basename "$(realpath "$library")")" | head -n 1 | cut -d: -f1)
@@ -72,6 +73,7 @@ for file in "${elf[@]}"; do
     *) patchelf --set-rpath "\$ORIGIN/../lib:\$ORIGIN/../lib/tandem" "$file" ;;
   esac
 done
+kind=cpu
 if readelf -SW "${ours[@]}" | grep nv_fatbin > /dev/null; then
   kind=cuda
   echo "The CUDA runtime is compiled in, under NVIDIA's CUDA Toolkit EULA: https://docs.nvidia.com/cuda/eula" \

@@ -55,7 +55,7 @@ class Policy {
   /// Called once, when the model has been loaded.
   virtual void begin(const AttentionShape&) {}
   /// The keys of a sequence have grown: a prompt was read, or new tokens were accepted. Queries
-  /// come first: `select` sees up to 32 rows of a read, or draft tokens, before this call.
+  /// come first: `select` sees the rows of a read, or draft tokens, before this call.
   virtual void on_tokens(int /*sequence*/, const Keys&) {}
   /// `to` becomes a copy of `from`.
   virtual void on_fork(int /*from*/, int /*to*/) {}

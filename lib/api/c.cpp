@@ -47,9 +47,9 @@ Model& of(tandem_model* model) { return checked(model, "model").model; }
 
 /// Copies as much as there is room for, and returns the size of all.
 template <class All, class To>
-int64_t copy_within(const All& all, To* to, int64_t room) {
+int64_t copy_within(const All& all, To* to, int64_t room, const char* what) {
   if (room > 0)
-    std::copy_n(all.begin(), std::min<int64_t>(room, std::ssize(all)), &checked(to, "room"));
+    std::copy_n(all.begin(), std::min<int64_t>(room, std::ssize(all)), &checked(to, what));
   return std::ssize(all);
 }
 
@@ -107,14 +107,14 @@ int tandem_vocab(tandem_model* model) {
 int64_t tandem_encode(tandem_model* model, const char* text, int begins, int32_t* ids,
                       int64_t room) {
   return guarded<int64_t>(-1, [&] {
-    return copy_within(of(model).encode(&checked(text, "text"), begins != 0), ids, room);
+    return copy_within(of(model).encode(&checked(text, "text"), begins != 0), ids, room, "ids");
   });
 }
 
 int64_t tandem_decode(tandem_model* model, const int32_t* ids, int64_t n, char* text,
                       int64_t room) {
   return guarded<int64_t>(
-      -1, [&] { return copy_within(of(model).decode(ids_of(ids, n)), text, room); });
+      -1, [&] { return copy_within(of(model).decode(ids_of(ids, n)), text, room, "text"); });
 }
 
 tandem_session* tandem_begin(tandem_model* model) {
@@ -148,8 +148,9 @@ int tandem_append(tandem_session* session, const int32_t* ids, int64_t n) {
 
 int tandem_read(tandem_session* session, const int32_t* ids, int64_t n, float* logits) {
   return guarded(-1, [&] {
+    if (n > 0) (void)checked(logits, "logits");
     const Logits all = of(session).read(ids_of(ids, n));
-    if (n > 0) std::copy(all.values.begin(), all.values.end(), &checked(logits, "logits"));
+    std::copy(all.values.begin(), all.values.end(), logits);
     return 0;
   });
 }
@@ -169,9 +170,7 @@ int64_t tandem_generate(tandem_session* session, const int32_t* ids, int64_t n,
                         const tandem_sampling* sampling, tandem_on_token on_token, void* user) {
   return guarded<int64_t>(-1, [&] {
     return std::ssize(
-        checked(session, "session")
-            .session.generate(ids_of(ids, n), sampling_of(sampling), passed(on_token, user))
-            .ids);
+        of(session).generate(ids_of(ids, n), sampling_of(sampling), passed(on_token, user)).ids);
   });
 }
 
@@ -179,8 +178,7 @@ int64_t tandem_chat(tandem_session* session, const char* message, const tandem_s
                     tandem_on_token on_token, void* user) {
   return guarded<int64_t>(-1, [&] {
     return std::ssize(
-        checked(session, "session")
-            .session
+        of(session)
             .chat(&checked(message, "message"), sampling_of(sampling), passed(on_token, user))
             .ids);
   });

@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "decode/session.h"
 #include "speculate/plan/generation.h"
 #include "tandem/model.h"
+#include "tensor/cuda.h"
 
 // State of the classes in include/tandem.
 namespace tandem {
@@ -63,6 +65,7 @@ struct LoadedModel {
   speculate::GenerateRecipe recipe;
   speculate::Generation generation;
   OnRound on_round;
+  int64_t context = 0;  // most tokens of a session
   speculate::Generation::Way way = {};
   std::optional<text::ChatTemplate> written = {};     // the chat template, once it is needed
   std::mutex turn;                                    // held by the call that runs the model
@@ -85,6 +88,7 @@ class ModelTurn {
  private:
   LoadedModel& model_;
   std::unique_lock<std::mutex> lock_;
+  std::optional<cuda::Using> gpu_;  // CUDA's current GPU is a thread's
 };
 
 /// Passes tokens on and ends the run when the receiver returns false.
@@ -92,11 +96,17 @@ class TokenPasser {
  public:
   explicit TokenPasser(const OnToken& to) : to_(to) {}
   decode::GenerateEvents events();
-  bool stopped() const { return stopped_; }
+  /// Throws what the receiver has thrown, after the run.
+  void rethrow() const {
+    if (thrown_) std::rethrow_exception(thrown_);
+  }
 
  private:
+  void pass(const Token& token);
+
   const OnToken& to_;
   bool stopped_ = false;
+  std::exception_ptr thrown_;
 };
 
 Result result_of(const decode::Answer& answer);

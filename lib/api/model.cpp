@@ -29,7 +29,7 @@ void set_section(recipe::Node& tree, const std::string& key, const std::string& 
 }
 
 /// errors   kind usage: a key that has no effect in the library, or that another option sets
-void refuse_unused(const std::string& key, const ModelOptions& options) {
+void refuse_unused(const std::string& setting, const ModelOptions& options) {
   constexpr std::pair<const char*, const char*> kUnused[] = {
       {"model.path", "give the path to Model::open"},
       {"model.state", "call Model::restore"},
@@ -43,15 +43,21 @@ void refuse_unused(const std::string& key, const ModelOptions& options) {
       {"run.rendezvous", "only the tools run on several ranks"},
       {"sampling", "set Sampling of a call"},
       {"output", "the program writes results"}};
-  const auto refuse = [&](const char* hint) {
-    throw usage_error("ModelOptions::set", "{} has no effect here", key).hint(hint);
+  recipe::Node own;
+  recipe::apply_setting(own, setting, "ModelOptions::set");
+  const auto refuse = [&](const char* key, const char* hint) {
+    if (own.find_path(key) != nullptr)
+      throw usage_error("ModelOptions::set", "{} has no effect here", key).hint(hint);
   };
-  for (const auto& [unused, hint] : kUnused)
-    if (key == unused || key.starts_with(std::string(unused) + ".")) refuse(hint);
-  if (!options.cache.settings.empty() && (key == "cache" || key == "cache.kind"))
-    refuse("set ModelOptions::cache");
-  if (!options.draft.settings.empty() && (key == "spec.draft" || key == "spec.draft.kind"))
-    refuse("set ModelOptions::draft");
+  for (const auto& [unused, hint] : kUnused) refuse(unused, hint);
+  // A section's text alone is its kind.
+  const auto refuse_kind = [&](const char* section, const char* hint) {
+    const recipe::Node* node = own.find_path(section);
+    const bool is_kind = node != nullptr && node->kind == recipe::Node::Kind::scalar;
+    refuse(is_kind ? section : fmt::format("{}.kind", section).c_str(), hint);
+  };
+  if (!options.cache.settings.empty()) refuse_kind("cache", "set ModelOptions::cache");
+  if (!options.draft.settings.empty()) refuse_kind("spec.draft", "set ModelOptions::draft");
 }
 
 speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions& options) {
@@ -64,11 +70,15 @@ speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions&
   set_section(tree, "cache", options.cache.settings, "ModelOptions::cache");
   set_section(tree, "spec.draft", options.draft.settings, "ModelOptions::draft");
   for (const std::string& setting : options.set) {
-    refuse_unused(setting.substr(0, setting.find('=')), options);
+    refuse_unused(setting, options);
     recipe::apply_setting(tree, setting, "ModelOptions::set");
   }
-  if (options.cache.policy && tree.find_path("cache.kind") != nullptr)
-    throw usage_error("ModelOptions::cache", "expected either a policy or a kind, found both");
+  if (const recipe::Node* cache = tree.find_path("cache"); options.cache.policy && cache != nullptr)
+    for (const recipe::Node::Entry& entry : cache->entries)
+      if (entry.key != "dense_layers")
+        throw usage_error("ModelOptions::cache", "a policy of the program does not use '{}'",
+                          entry.key)
+            .hint("leave it out, or leave the policy out");
   speculate::GenerateRecipe recipe;
   recipe::Field fields = recipe::fields_of(recipe);
   recipe::read_fields(fields, tree, cli::model_folders());
@@ -87,7 +97,10 @@ speculate::GenerateRecipe recipe_of(const std::string& path, const ModelOptions&
   if (options.context > 0) recipe.run.context = {options.context};
   recipe.run.batch = options.sessions;
   recipe.cache.policy = options.cache.policy;
-  if (recipe.cache.policy) recipe.cache.kind = recipe::CacheKind::topk;  // chooses from all keys
+  if (recipe.cache.policy) {
+    recipe.cache.kind = recipe::CacheKind::topk;  // chooses from all keys
+    if (tree.find_path("cache.dense_layers") == nullptr) recipe.cache.dense_layers = {};
+  }
   if (recipe.spec.fastest)
     throw usage_error("spec.fastest", "is supported only by the tools").hint("name one draft");
   if (recipe.spec.shape.measures_acceptance())
@@ -110,7 +123,7 @@ LoadedModel::LoadedModel(const std::string& path, const ModelOptions& options)
   decode::GenerateSpec how = spec_of({});
   if (generation.speculates()) generation.read_tree(how.sampler.rule);
   speculate::ModelPair& pair = generation.pair();
-  int64_t context = pair.context();
+  context = pair.context();
   const auto size = [&] {
     generation.size({.batch = options.sessions,
                      .longest = context,
@@ -152,9 +165,12 @@ decode::GenerateSpec LoadedModel::spec_of(const Sampling& how) const {
   recipe::Field fields = recipe::fields_of(sampling);
   recipe::read_fields(fields, tree);
   sampling.stop = how.stop;
-  const decode::ModelFiles& of = generation.pair().target();
-  const int most = generation.pair().target_spec().max_tokens;
-  return decode::generate_spec(sampling, how.seed, 0, of.config, most);
+  recipe::Problems problems(tree);
+  sampling.check(problems);
+  problems.raise();
+  const model::ModelConfig& config =
+      generation.engines().target ? engine().config() : generation.pair().target().config;
+  return decode::generate_spec(sampling, how.seed, 0, config, static_cast<int>(context));
 }
 
 const text::Tokenizer& LoadedModel::tokenizer() const {
@@ -201,19 +217,29 @@ ModelTurn::ModelTurn(LoadedModel& model, bool ends) : model_(model) {
   lock_ = std::unique_lock(model.turn);
   model.running = std::this_thread::get_id();
   cli::use_threads(model.recipe.run.threads);
+  if (const Exec& exec = model.engine().exec(); exec.on_gpu()) gpu_.emplace(exec.queue->device());
 }
 
 decode::GenerateEvents TokenPasser::events() {
   decode::GenerateEvents events;
   if (!to_) return events;
   events.on_token = [this](const decode::TokenEvent& e) {
-    if (!stopped_) stopped_ = !to_({e.seq, e.id, e.text, e.logprob});
+    if (!stopped_) pass({e.seq, e.id, e.text, e.logprob});
   };
   events.on_finish = [this](int seq, decode::Finish, const std::string& rest) {
-    if (!stopped_ && !rest.empty()) to_({.sequence = seq, .id = -1, .text = rest});
+    if (!stopped_ && !rest.empty()) pass({.sequence = seq, .id = -1, .text = rest});
   };
   events.interrupted = [this] { return stopped_; };
   return events;
+}
+
+void TokenPasser::pass(const Token& token) {
+  try {
+    stopped_ = !to_(token);
+  } catch (...) {
+    thrown_ = std::current_exception();
+    stopped_ = true;
+  }
 }
 
 Finish finish_of(std::optional<decode::Finish> finish) {
@@ -261,6 +287,7 @@ LoadedModel& Model::loaded() const {
 }
 
 Session Model::session() {
+  const auto kept = loaded_;
   const ModelTurn turn(loaded());
   loaded_->require_free();
   auto text = std::make_shared<SessionText>(
@@ -269,6 +296,7 @@ Session Model::session() {
 }
 
 Session Model::restore(const std::filesystem::path& file) {
+  const auto kept = loaded_;
   const ModelTurn turn(loaded());
   loaded_->require_free();
   const decode::SavedState state =
@@ -284,6 +312,7 @@ Session Model::restore(const std::filesystem::path& file) {
 
 std::vector<Result> Model::generate(std::span<const std::string> prompts, const Sampling& how,
                                     const OnToken& on_token) {
+  const auto kept = loaded_;  // a callback may move this model
   const ModelTurn turn(loaded());
   loaded_->require_free();
   std::vector<decode::Request> requests;
@@ -322,6 +351,7 @@ std::vector<Result> Model::generate(std::span<const std::string> prompts, const 
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::interrupted) throw;
   }
+  passer.rethrow();
   std::vector<Result> results;
   for (decode::Answer& answer : answers) {
     answer.report.decode_steps = report.decode_steps;
@@ -353,6 +383,6 @@ Sampling Model::suggested_sampling() const {
 
 const std::string& Model::name() const { return loaded().files().name; }
 int Model::vocab() const { return loaded().engine().config().vocab_size; }
-int64_t Model::context() const { return loaded().generation.pair().target_spec().max_tokens; }
+int64_t Model::context() const { return loaded().context; }
 
 }  // namespace tandem

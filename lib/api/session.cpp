@@ -49,7 +49,7 @@ class Call {
   void check(std::span<const int32_t> ids, int64_t room = 0) const {
     model_->require_known(ids);
     const int64_t n = std::ssize(session().tokens()) + std::ssize(ids) + room;
-    const int64_t most = model_->generation.pair().target_spec().max_tokens;
+    const int64_t most = model_->context;
     if (n > most)
       throw input_error("Session", "the text would have {} tokens, but a session has room for {}",
                         n, most)
@@ -69,7 +69,9 @@ Result generate_by(const Call& call, std::span<const int32_t> prompt, const Samp
   if (prompt.empty() && call.session().tokens().empty())
     throw usage_error("Session::generate", "expected a prompt, found neither one nor a text");
   TokenPasser passer(on_token);
-  return result_of(call.session().generate(prompt, spec, passer.events()));
+  const decode::Answer answer = call.session().generate(prompt, spec, passer.events());
+  passer.rethrow();
+  return result_of(answer);
 }
 
 void append_by(const Call& call, std::span<const int32_t> ids) {

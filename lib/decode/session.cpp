@@ -62,9 +62,15 @@ void Session::read_rows(std::span<const int32_t> tokens, size_t n_known,
   for (size_t at = 0; at < tokens.size(); at += most) {
     const auto part = tokens.subspan(at, std::min(most, tokens.size() - at));
     const SeqTokens rows[] = {{slot(), part, true}};
-    engine_.forward_all(kv::Phase::extend, rows, [&](int first, const Tensor& logits) {
-      visit(at + static_cast<size_t>(first), logits);
-    });
+    try {
+      engine_.forward_all(kv::Phase::extend, rows, [&](int first, const Tensor& logits) {
+        visit(at + static_cast<size_t>(first), logits);
+      });
+    } catch (...) {  // a policy's hook may throw after its rows were committed
+      if (n_cached() > tokens_.size())
+        engine_.cache().truncate(slot_, static_cast<int>(tokens_.size()));
+      throw;
+    }
     const size_t skip = at < n_known ? n_known - at : 0;
     tokens_.insert(tokens_.end(), part.begin() + static_cast<std::ptrdiff_t>(skip), part.end());
   }

@@ -54,21 +54,6 @@ bool waits_after_each() {
   return on;
 }
 
-/// Makes a GPU the one that this thread uses, until the end of a scope.
-class Using {
- public:
-  explicit Using(int device) {
-    check(cudaGetDevice(&before_), "cannot query the GPU");
-    use_device(device);
-  }
-  ~Using() { (void)cudaSetDevice(before_); }
-  Using(const Using&) = delete;
-  Using& operator=(const Using&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 /// 0 where there is none.
 int driver_version() {
   int version = 0;
@@ -188,6 +173,13 @@ std::string unique_name(int device) {
   for (const char c : prop.uuid.bytes) name += fmt::format("{:02x}", static_cast<uint8_t>(c));
   return name;
 }
+
+Using::Using(int device) {
+  check(cudaGetDevice(&before_), "cannot query the GPU");
+  use_device(device);
+}
+
+Using::~Using() { (void)cudaSetDevice(before_); }
 
 void use_device(int device) {
   // The first time this makes a context, which a GPU that others hold refuses.

@@ -60,6 +60,17 @@ std::string unique_name(int device);
 /// Makes a GPU the target of this thread's calls of CUDA libraries and kernels.
 /// errors   kind device, memory as device_info; kind device where it cannot run this build's code
 void use_device(int device);
+/// Does so until the end of a scope.
+class Using {
+ public:
+  explicit Using(int device);
+  ~Using();
+  Using(const Using&) = delete;
+  Using& operator=(const Using&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 /// Host memory that copies to and from a GPU at full speed and without a stall.
 class PinnedBuffer {

@@ -24,6 +24,8 @@ void use_gpu_isa(GpuIsa isa) {
 void* allocate(int, size_t) { fail(); }
 void free_memory(void*) noexcept {}
 void use_device(int) { fail(); }
+Using::Using(int) { fail(); }
+Using::~Using() = default;
 PinnedRange::PinnedRange(void* data, size_t) : data_(data) { fail(); }
 PinnedRange::~PinnedRange() = default;
 PeerHandle share_memory(void*) { fail(); }

@@ -65,6 +65,15 @@ TEST_SUITE("api/errors") {
     has(refusal([] { opened({.set = {"spec.fastest=true"}}); }), "supported only by the tools");
     has(refusal([] { opened({.set = {"sampling.top_k=3"}}); }),
         "has no effect here / set Sampling");
+    has(refusal([] { opened({.set = {"run={threads: 1, seed: 3}"}}); }),
+        "run.seed has no effect here");
+    has(refusal([] { opened({.cache = "full", .set = {"cache=hybrid"}}); }),
+        "cache has no effect here / set ModelOptions::cache");
+    has(refusal([] {
+          opened({.cache = {std::make_shared<One>(0), "{recent: 64}"}});
+        }),
+        "a policy of the program does not use 'recent'");
+    CHECK(opened({.cache = {std::make_shared<One>(0), "{dense_layers: [0]}"}}).context() == 128);
     has(refusal([] { opened({.set = {"run.batch=7"}}); }), "set ModelOptions::sessions");
     has(refusal([] { opened({.cache = "full", .set = {"cache.kind=hybrid"}}); }),
         "set ModelOptions::cache");
@@ -218,7 +227,64 @@ TEST_SUITE("api/errors") {
     }
     CHECK(session.ids().empty());
     const Result filled = session.generate("The lamp", {.max_tokens = 1000});
-    CHECK((filled.finish == Finish::context || filled.finish == Finish::end));
+    CHECK(filled.finish == Finish::context);
+    CHECK(session.ids().size() == 128);
+  }
+
+  TEST_CASE("an answer ends at the end-of-text token") {
+    Model model = opened({.context = 512});
+    int ended = 0;
+    for (int seed = 0; seed < 8; ++seed) {
+      Session session = model.session();
+      const Result answer =
+          session.chat("Hello", {.max_tokens = 400, .temperature = 1, .seed = seed});
+      ended += answer.finish == Finish::end ? 1 : 0;
+    }
+    CHECK(ended > 0);
+  }
+
+  TEST_CASE("a draft leaves the context as it is") {
+    const Sampling greedy{.max_tokens = 1000, .temperature = 0};
+    Model plain = opened();
+    const Result wanted = plain.session().generate("The lamp", greedy);
+    for (const Draft& draft : {Draft("ngram"), Draft("{kind: model, path: " + folder() + "}")}) {
+      Model model = opened({.draft = draft});
+      CHECK(model.context() == 128);
+      Session session = model.session();
+      const Result filled = session.generate("The lamp", greedy);
+      CHECK(filled.finish == Finish::context);
+      CHECK(session.ids().size() == 128);
+      CHECK(filled.ids == wanted.ids);
+    }
+  }
+
+  TEST_CASE("a policy that throws after a read leaves the session as it was") {
+    struct Fails : One {
+      Fails() : One(0) {}
+      void on_tokens(int, const Keys& keys) override {
+        if (keys.n_tokens() > 6) throw std::runtime_error("enough");
+      }
+    };
+    Model model = opened({.cache = {std::make_shared<Fails>()}});
+    Session session = model.session();
+    const std::vector<int32_t> ids = {5, 6, 7, 8};
+    session.append(ids);
+    CHECK_THROWS_WITH(session.read(ids), "enough");
+    CHECK(session.ids() == ids);
+    const std::vector<int32_t> one = {9};
+    CHECK(session.read(one).values.size() == static_cast<size_t>(model.vocab()));
+    CHECK(session.ids().size() == 5);
+  }
+
+  TEST_CASE("what a receiver of tokens throws passes through") {
+    Model model = opened();
+    const auto fails = [](const Token&) -> bool {
+      throw Error(ErrorKind::interrupted, "receiver", "enough");
+    };
+    Session session = model.session();
+    has(refusal([&] { (void)session.generate("The lamp", {}, fails); }), "receiver: enough");
+    CHECK_FALSE(session.ids().empty());
+    session.rewind(0);
   }
 
   TEST_CASE("calls that a session's state does not allow") {

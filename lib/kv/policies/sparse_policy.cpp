@@ -14,8 +14,8 @@ namespace {
 std::vector<int> sparse_layers(const recipe::Cache& cache, const Geometry& g) {
   // MagicPIG's choice is not that of policies that read few keys in every layer.
   const bool none =
-      (cache.policy || cache.kind == recipe::CacheKind::snapkv ||
-       cache.kind == recipe::CacheKind::verified || cache.kind == recipe::CacheKind::retrieval) &&
+      (cache.kind == recipe::CacheKind::snapkv || cache.kind == recipe::CacheKind::verified ||
+       cache.kind == recipe::CacheKind::retrieval) &&
       cache.dense_layers == recipe::Cache::default_dense_layers();
   const std::vector<int> dense = none ? std::vector<int>{} : cache.dense_layers;
   if (!none && dense != recipe::Cache::default_dense_layers())

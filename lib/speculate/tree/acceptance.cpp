@@ -98,10 +98,11 @@ AcceptanceVector from_object(const io::Json& json, const std::string& where) {
 io::Json vector_of_records(std::string_view text, const std::string& where) {
   std::vector<io::Json> found;
   std::string names;
-  for (size_t end = 0; end < text.size(); text.remove_prefix(std::min(end + 1, text.size()))) {
-    end = std::min(text.find('\n'), text.size());
-    if (end == 0) continue;
-    const io::Json record = io::parse_json(text.substr(0, end), where);
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (line.empty()) continue;
+    const io::Json record = io::parse_json(line, where);
     const io::Json::json_pointer at("/acceptance/vector");
     if (!record.contains(at)) continue;
     found.push_back(record.at(at));
