@@ -2,7 +2,7 @@
 // Vectors of bytes and 16-bit numbers for coded_tiles.h: kGroup lanes of 16 bytes.
 #include "kernels/simd/vec.h"
 
-namespace tandem {
+namespace tandem::coded {
 namespace {
 
 using namespace simd;
@@ -50,11 +50,17 @@ TANDEM_INLINE Bytes high_pairs(Bytes a, Bytes b) { return _mm256_unpackhi_epi8(a
 TANDEM_INLINE Bytes dot_add(Bytes sum, Bytes a, Bytes b) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
-/// The weights of kGroup keys in every lane's words.
+/// The words of kGroup keys, again and again.
 TANDEM_INLINE Bytes each_group(const int16_t* p) {
   int32_t x;
   __builtin_memcpy(&x, p, sizeof x);
   return _mm256_set1_epi32(x);
+}
+TANDEM_INLINE Bytes add_numbers(Bytes a, Bytes b) { return _mm256_add_epi32(a, b); }
+/// from + (wide * part >> 16), of 16 unsigned bits, negative where `minus` is -1.
+TANDEM_INLINE Bytes signed_sum(Bytes from, Bytes wide, Bytes part, Bytes minus) {
+  const Bytes y = _mm256_add_epi16(from, _mm256_mulhi_epu16(wide, part));
+  return _mm256_sub_epi16(_mm256_xor_si256(y, minus), minus);
 }
 TANDEM_INLINE Vec to_floats(Bytes a) { return {_mm256_cvtepi32_ps(a)}; }
 /// Lane i of the result: the sum of x[i / kGroup]'s four numbers in its 16 bytes i % kGroup.
@@ -113,6 +119,7 @@ TANDEM_INLINE Bytes each_group(const int16_t* p) {
   __builtin_memcpy(&x, p, sizeof x);
   return _mm512_set1_epi64(x);
 }
+TANDEM_INLINE Bytes add_numbers(Bytes a, Bytes b) { return _mm512_add_epi32(a, b); }
 TANDEM_INLINE Vec to_floats(Bytes a) { return {_mm512_cvtepi32_ps(a)}; }
 TANDEM_INLINE Bytes sums_of_lanes(Bytes (&x)[4]) {
   const auto pair = [](Bytes a, Bytes b) {
@@ -130,4 +137,4 @@ constexpr int kGroup = kBytes / 16;  // rows that are decoded at once
 static_assert(kW == 4 * kGroup);
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::coded

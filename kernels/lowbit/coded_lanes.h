@@ -2,10 +2,13 @@
 // What attend_coded.inl needs of a vector beside vec.h: 16-bit numbers out, pairs of f16 in.
 #include "kernels/simd/vec.h"
 
-namespace tandem {
+namespace tandem::coded {
 namespace {
 
 using namespace simd;
+
+/// Keys of which products with values in 8 bits fit into int32.
+constexpr int kExactKeys = 16;
 
 #if defined(TANDEM_ISA_scalar)
 TANDEM_INLINE void store_words(int16_t* p, Vec x) {
@@ -43,4 +46,4 @@ TANDEM_INLINE void load_f16_pairs(const uint8_t* p, Vec& first, Vec& second) {
 #endif
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::coded

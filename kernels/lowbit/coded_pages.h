@@ -135,7 +135,7 @@ AttendCodedFn attend_coded_scalar, attend_coded_avx2, attend_coded_avx512, atten
 /// Bytes that any body needs.
 constexpr size_t attend_coded_scratch(int d, int n_queries) {
   const size_t padded = (static_cast<size_t>(d) + 127) / 128 * 128;
-  const size_t numbers = 8 * padded, sums = 8 * padded, of_page = 6 * kPageTokens + 128;
+  const size_t numbers = 8 * padded, sums = 8 * padded, of_page = 6 * kPageTokens + 256;
   const size_t tile = 2 * kPageTokens * padded;
   return static_cast<size_t>(n_queries + 3) * (numbers + sums + of_page) + tile + 4096;
 }

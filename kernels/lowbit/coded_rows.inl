@@ -4,6 +4,7 @@
 #include "kernels/simd/vec.h"
 
 namespace tandem {
+namespace coded {
 namespace {
 
 using namespace simd;
@@ -188,8 +189,10 @@ void put_row(void* rows, DType dtype, int row, const float* x, int d) {
 }
 
 }  // namespace
+}  // namespace coded
 
 void TANDEM_ISA_FN(code_rows_of_page)(const CodedRowsParams& p, Range rows) {
+  using namespace coded;
   for (int row = rows.begin; row < rows.end; ++row) {
     if (p.k != nullptr) code_key(p, row);
     if (p.v != nullptr) code_value(p, row);
@@ -197,6 +200,7 @@ void TANDEM_ISA_FN(code_rows_of_page)(const CodedRowsParams& p, Range rows) {
 }
 
 void TANDEM_ISA_FN(widen_coded_rows)(const WidenCodedRowsParams& p, Range rows) {
+  using namespace coded;
   const CodedLayout& l = p.layout;
   float x[kMostCodedDims];
   for (int row = rows.begin; row < rows.end; ++row) {
@@ -216,6 +220,7 @@ void TANDEM_ISA_FN(widen_coded_rows)(const WidenCodedRowsParams& p, Range rows) 
 }
 
 void TANDEM_ISA_FN(prepare_coded_queries)(const CodedQueriesParams& p, Range queries) {
+  using namespace coded;
   const int d = p.layout.d;
   const float to_exponents = p.scale * kLog2E;
   float x[kMostCodedDims];

@@ -1,52 +1,71 @@
 #pragma once
-// Decoded pages and products with them in vectors, for attend_coded.inl. A tile holds the numbers
-// of 64 rows as 16-bit words: for each group of kGroup rows and each chunk of 128 coordinates 16
-// vectors. Vector 2 r + h has coordinates 8 b + r of a half of the bytes b of a plane: of keys,
-// lane k of 16 bytes is row k; of values, the words of kGroup rows stand together for each
-// coordinate.
+// Products with a page's codes in vectors, for attend_coded.inl. Rows are decoded in groups, between
+// the products, and again for further queries: decoding uses other ports of a processor. A chunk
+// of 128 coordinates is 16 bytes of a plane; four planes of a group become nibbles, those of
+// coordinates 8 b + r in the low halves of byte b of nibbles[r], of 8 b + r + 4 in the high halves.
+// Words of coordinates r are two vectors, of half of the bytes b each. Of keys, lane k of 16 bytes is
+// row k; of values, rows of a group stand together for each coordinate.
 #include "kernels/lowbit/code_levels.h"
 #include "kernels/lowbit/coded_bytes.h"
 #include "kernels/lowbit/coded_lanes.h"
 #include "kernels/lowbit/coded_pages.h"
 
-namespace tandem {
+namespace tandem::coded {
 namespace {
 
-#ifdef TANDEM_ISA_avx2
-constexpr int kQueriesAtOnce = 2, kSumsAtOnce = 4;
-#else
-constexpr int kQueriesAtOnce = 4, kSumsAtOnce = 8;
-#endif
-constexpr int kValueQueries = 2;
+constexpr int kQueriesAtOnce = kGroup;
 constexpr int kGroups = kPageTokens / kGroup;
-constexpr int kWords = 16;  // vectors of a chunk
+constexpr int kVectorWords = kBytes / 2;  // words of a vector
+constexpr int kQueryVectors = 16;  // of a chunk
+#if defined(TANDEM_ISA_avx512_bf16)
+constexpr bool kByteDots = true;
+#else
+constexpr bool kByteDots = false;
+#endif
 
-struct Tile {
-  int16_t* numbers;
-  int d;
-
-  int chunks() const { return (d + 127) / 128; }
-  /// Vectors of a group.
-  int vectors() const { return kWords * chunks(); }
-  int16_t* group(int g) const { return numbers + g * vectors() * (kBytes / 2); }
-};
-
-constexpr int query_words(int d) { return (d + 127) / 128 * kWords * (kBytes / 2); }
+constexpr int chunks(int d) { return (d + 127) / 128; }
+/// Words of a query as key_sums reads it: two vectors for each chunk and r, then a number.
+constexpr int query_words(int d) { return (chunks(d) * kQueryVectors + 1) * kVectorWords; }
 
 void arrange_query(int16_t* to, const int16_t* numbers, const CodedLayout& l) {
   __builtin_memset(to, 0, sizeof(int16_t) * static_cast<size_t>(query_words(l.d)));
+  const bool bytes = kByteDots && l.bits.k == 4;
+  uint32_t sum = 0;
   for (int c = 0; c < l.d; ++c) {
-    const int vector = c / 128 * kWords + 2 * (c % 8) + c % 128 / 64, word = c % 64 / 8;
-    for (int lane = 0; lane < kGroup; ++lane) to[(vector * kGroup + lane) * 8 + word] = numbers[c];
+    const int vector = c / 128 * kQueryVectors + 2 * (c % 8), byte = c % 128 / 8;
+    const int low = static_cast<int8_t>(numbers[c]), high = (numbers[c] - low) / 256;
+    sum += static_cast<uint32_t>(numbers[c]);
+    for (int lane = 0; lane < kGroup; ++lane)
+      if (bytes) {
+        auto* at = reinterpret_cast<int8_t*>(to + vector * kVectorWords) + lane * 16 + byte;
+        at[0] = static_cast<int8_t>(high);
+        at[kBytes] = static_cast<int8_t>(low);
+      } else {
+        to[(vector + byte / 8) * kVectorWords + lane * 8 + byte % 8] = numbers[c];
+      }
   }
+  // Bytes of keys are 128 more than their numbers.
+  const uint32_t bias = bytes ? 0u - 128u * sum : 0u;
+  __builtin_memcpy(to + query_words(l.d) - kVectorWords, &bias, sizeof bias);
 }
 
-/// Numbers of 16 codes of four bits, sign and cell, as bytes of tables.
-struct CellTables {
-  Bytes low, high;  // of signed words
+/// A page that is read next, asked for a few lines at a time.
+struct Ahead {
+  const uint8_t *at, *end;
+
+  Ahead(const uint8_t* page, const CodedLayout& l)
+      : at(page), end(page == nullptr ? nullptr : page + l.page_bytes()) {}
+  TANDEM_INLINE void ask(int lines) {
+    for (int i = 0; i < lines && at < end; ++i, at += 64) __builtin_prefetch(at);
+  }
+};
+
+/// Sixteen numbers, by sign and cell or by part, as bytes of tables.
+struct Table {
+  Bytes low, high;  // of words
 
   template <class Number>
-  explicit CellTables(const Number& number) {
+  TANDEM_INLINE explicit Table(const Number& number) {
     alignas(16) uint8_t lows[16], highs[16];
     for (int code = 0; code < 16; ++code) {
       const auto word = static_cast<uint16_t>(number(code));
@@ -58,13 +77,12 @@ struct CellTables {
   }
 };
 
-constexpr int number_of_nibble(int code) {
+constexpr int number_of_cell(int code) {
   return code < kCells ? kCellNumber[code] : -kCellNumber[code - kCells];
 }
 
-/// Four planes, the most significant first, become nibbles: those of coordinates 8 b + r in the low
-/// half, those of 8 b + r + 4 in the high half of byte b of nibbles[r].
-TANDEM_INLINE void join_planes(const Bytes (&planes)[4], Bytes (&nibbles)[4]) {
+/// Planes, the most significant first.
+TANDEM_INLINE void join_planes(const Bytes* planes, Bytes* nibbles) {
   const Bytes ones = each_byte(0x55), twos = each_byte(0x33);
   const Bytes low_even = choose(ones, planes[3], left<1>(planes[2]));
   const Bytes low_odd = choose(ones, right<1>(planes[3]), planes[2]);
@@ -75,199 +93,298 @@ TANDEM_INLINE void join_planes(const Bytes (&planes)[4], Bytes (&nibbles)[4]) {
   nibbles[2] = choose(twos, right<2>(low_even), high_even);
   nibbles[3] = choose(twos, right<2>(low_odd), high_odd);
 }
-TANDEM_INLINE Bytes nibble(const Bytes (&nibbles)[4], int r) {
-  const Bytes low = each_byte(15);
-  return r < 4 ? both(nibbles[r], low) : both(right<4>(nibbles[r - 4]), low);
+TANDEM_INLINE Bytes half_of(Bytes nibbles, bool high) {
+  return both(high ? right<4>(nibbles) : nibbles, each_byte(15));
 }
 
-/// Words of codes of four bits.
-struct DecodeCells {
-  CellTables numbers{[](int code) { return number_of_nibble(code); }};
+#ifdef TANDEM_ISA_avx512_bf16
+/// Numbers of codes of four bits in bytes, plus kBias.
+template <int kBias>
+struct BytesOfCells {
+  static constexpr int kNibbles = 4, kVectors = 1;  // for each r
+  Table numbers{[](int code) { return kBias + number_of_cell(code); }};
 
-  TANDEM_INLINE void operator()(int16_t* to, const Bytes (&planes)[8]) const {
-    Bytes nibbles[4];
-    join_planes({planes[0], planes[1], planes[2], planes[3]}, nibbles);
-#pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) {
-      const Bytes code = nibble(nibbles, r);
-      const Bytes low = look_up(numbers.low, code), high = look_up(numbers.high, code);
-      store_bytes(to + r * kBytes, low_pairs(low, high));
-      store_bytes(to + r * kBytes + kBytes / 2, high_pairs(low, high));
-    }
+  TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
+    y[0] = look_up(numbers.low, half_of(nibbles[r % 4], r > 3));
+  }
+  /// Numbers plus the sums of four products each, of unsigned and of signed bytes.
+  static TANDEM_INLINE Bytes dot_add_bytes(Bytes sum, Bytes a, Bytes b) {
+    return _mm512_dpbusd_epi32(sum, a, b);
+  }
+  static TANDEM_INLINE Bytes each_number(const void* p) {
+    int32_t x;
+    __builtin_memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+  }
+  static TANDEM_INLINE Bytes times_256_plus(Bytes a, Bytes b) {
+    return _mm512_add_epi32(_mm512_slli_epi32(a, 8), b);
   }
 };
-
-/// Words of codes of eight bits, and of six with two planes of zeros: the odd number of a part, in
-/// 32nds, times the width of the cell, from its beginning on.
-struct DecodeParts {
-  CellTables begin{[](int code) { return kCellEnd[code % kCells]; }};
-  // 2^3 times: the product's upper half is then that of 2^5.
-  CellTables width{
-      [](int code) { return 8 * (kCellEnd[code % kCells + 1] - kCellEnd[code % kCells]); }};
-  CellTables sign{[](int code) { return code < kCells ? 0 : -1; }};
-  CellTables odd;
-
-  explicit DecodeParts(int bits)
-      : odd([=](int part) { return bits == 8 ? 2 * part + 1 : part / 4 * 8 + 4; }) {}
-
-  TANDEM_INLINE void operator()(int16_t* to, const Bytes (&planes)[8]) const {
-    Bytes cells[4], parts[4];
-    join_planes({planes[0], planes[1], planes[2], planes[3]}, cells);
-    join_planes({planes[4], planes[5], planes[6], planes[7]}, parts);
-#pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) {
-      const Bytes cell = nibble(cells, r), part = look_up(odd.low, nibble(parts, r));
-      const Bytes from[2] = {look_up(begin.low, cell), look_up(begin.high, cell)};
-      const Bytes wide[2] = {look_up(width.low, cell), look_up(width.high, cell)};
-      const Bytes minus = look_up(sign.low, cell);
-      store_bytes(to + r * kBytes, number(low_pairs(from[0], from[1]), low_pairs(wide[0], wide[1]),
-                                          low_pairs(no_bytes(), part), low_pairs(minus, minus)));
-      store_bytes(to + r * kBytes + kBytes / 2,
-                  number(high_pairs(from[0], from[1]), high_pairs(wide[0], wide[1]),
-                         high_pairs(no_bytes(), part), high_pairs(minus, minus)));
-    }
-  }
-
- private:
-  static TANDEM_INLINE Bytes number(Bytes from, Bytes wide, Bytes part, Bytes minus) {
-#ifdef TANDEM_ISA_avx2
-    const Bytes y = _mm256_add_epi16(from, _mm256_mulhi_epu16(wide, part));
-    return _mm256_sub_epi16(_mm256_xor_si256(y, minus), minus);
-#else
-    const Bytes y = _mm512_add_epi16(from, _mm512_mulhi_epu16(wide, part));
-    return _mm512_sub_epi16(_mm512_xor_si512(y, minus), minus);
 #endif
+
+/// The same in words.
+struct WordsOfCells {
+  static constexpr int kNibbles = 4, kVectors = 2;
+  Table numbers{[](int code) { return number_of_cell(code); }};
+
+  TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
+    const Bytes code = half_of(nibbles[r % 4], r > 3);
+    const Bytes low = look_up(numbers.low, code), high = look_up(numbers.high, code);
+    y[0] = low_pairs(low, high);
+    y[1] = high_pairs(low, high);
   }
 };
 
+/// Numbers of codes of eight bits, and of six with two planes of zeros.
 template <int kBits>
-auto decoder() {
-  if constexpr (kBits == 4)
-    return DecodeCells();
-  else
-    return DecodeParts(kBits);
-}
+struct WordsOfParts {
+  static constexpr int kNibbles = 8, kVectors = 2;
 
-/// 16 bytes of each row of a group may be past a plane's end, never past the page's.
-template <int kBits>
-void decode_keys(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  const auto decode = decoder<kBits>();
-  const int plane = l.plane();
-  for (int g = 0; g < kGroups; ++g)
-    for (int u = 0; u < tile.chunks(); ++u) {
-      const uint8_t* at = page + 16 * u;
-      const int row = g * kGroup;
-      Bytes planes[8];
-      planes[0] = load_lanes(at + l.signs() + row * plane, plane);
-#pragma GCC unroll 8
-      for (int b = 1; b < 8; ++b)
-        planes[b] = b < 4       ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
-                    : b < kBits ? load_lanes(at + l.parts() + ((kBits - 4) * row + b - 4) * plane,
-                                             (kBits - 4) * plane)
-                                : no_bytes();
-      decode(tile.group(g) + u * kWords * (kBytes / 2), planes);
-    }
-}
-inline void decode_keys(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  if (l.bits.k == 4) return decode_keys<4>(tile, page, l);
-  if (l.bits.k == 6) return decode_keys<6>(tile, page, l);
-  decode_keys<8>(tile, page, l);
-}
+#ifdef TANDEM_ISA_avx2
+  // The odd number of a part, in 32nds, times the width of the cell, from its beginning on.
+  Table begin{[](int code) { return kCellEnd[code % kCells]; }};
+  // 2^3 times: the product's upper half is then that of 2^5.
+  Table width{[](int code) { return 8 * (kCellEnd[code % kCells + 1] - kCellEnd[code % kCells]); }};
+  Table sign{[](int code) { return code < kCells ? 0 : -1; }};
+  Table odd{[](int part) { return kBits == 8 ? 2 * part + 1 : part / 4 * 8 + 4; }};
 
-template <int kBits>
-void decode_values(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  const auto decode = decoder<kBits>();
-  const int plane = l.plane();
-  for (int g = 0; g < kGroups; ++g)
-    for (int u = 0; u < tile.chunks(); ++u) {
-      const uint8_t* at = page + l.values() + 16 * u + g * kGroup * kBits * plane;
-      Bytes planes[8];
-#pragma GCC unroll 8
-      for (int b = 0; b < 8; ++b)
-        planes[b] =
-            b < kBits ? interleave_lanes(load_lanes(at + b * plane, kBits * plane)) : no_bytes();
-      decode(tile.group(g) + u * kWords * (kBytes / 2), planes);
-    }
-}
-inline void decode_values(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  if (l.bits.v == 4) return decode_values<4>(tile, page, l);
-  decode_values<8>(tile, page, l);
-}
-
-/// n . y of keys [key, key + kW) of the tile.
-template <int kQueries>
-TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const Tile& tile, const int16_t* queries,
-                            int step, int key) {
-  Bytes whole[kQueries][4];
-#pragma GCC unroll 4
-  for (int i = 0; i < kQueries; ++i)
-#pragma GCC unroll 4
-    for (int g = 0; g < 4; ++g) whole[i][g] = no_bytes();
-  const int n = tile.vectors(), group = n * (kBytes / 2);
-  const int16_t* keys = tile.group(key / kGroup);
-  for (int t = 0; t < n; ++t) {
-    Bytes numbers[4];
-#pragma GCC unroll 4
-    for (int g = 0; g < 4; ++g) numbers[g] = load_bytes(keys + g * group + t * (kBytes / 2));
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) {
-      const Bytes q = load_bytes(queries + i * step + t * (kBytes / 2));
-#pragma GCC unroll 4
-      for (int g = 0; g < 4; ++g) whole[i][g] = dot_add(whole[i][g], numbers[g], q);
-    }
+  TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
+    const Bytes cell = half_of(nibbles[r % 4], r > 3);
+    const Bytes part = look_up(odd.low, half_of(nibbles[4 + r % 4], r > 3));
+    const Bytes from[2] = {look_up(begin.low, cell), look_up(begin.high, cell)};
+    const Bytes wide[2] = {look_up(width.low, cell), look_up(width.high, cell)};
+    const Bytes minus = look_up(sign.low, cell);
+    y[0] = signed_sum(low_pairs(from[0], from[1]), low_pairs(wide[0], wide[1]),
+                      low_pairs(no_bytes(), part), low_pairs(minus, minus));
+    y[1] = signed_sum(high_pairs(from[0], from[1]), high_pairs(wide[0], wide[1]),
+                      high_pairs(no_bytes(), part), high_pairs(minus, minus));
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < kQueries; ++i) sums[i] = to_floats(sums_of_lanes(whole[i]));
+#else
+  Bytes numbers[4];  // of 32 codes without sign each
+
+  TANDEM_INLINE WordsOfParts() {
+    alignas(64) int16_t words[128];
+    for (int code = 0; code < 128; ++code)
+      words[code] =
+          static_cast<int16_t>(code_number(kBits, code / 16, code % 16 >> (8 - kBits)));
+    for (int i = 0; i < 4; ++i) numbers[i] = load_bytes(words + 32 * i);
+  }
+  TANDEM_INLINE Bytes word_of(Bytes twice) const {
+    const Bytes low = _mm512_permutex2var_epi16(numbers[0], twice, numbers[1]);
+    const Bytes high = _mm512_permutex2var_epi16(numbers[2], twice, numbers[3]);
+    const __mmask32 is_high = _mm512_test_epi16_mask(twice, _mm512_set1_epi16(0x4000));
+    const Bytes y = _mm512_mask_blend_epi16(is_high, low, high);
+    return _mm512_mask_sub_epi16(y, _mm512_movepi16_mask(twice), no_bytes(), y);
+  }
+  TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
+    const Bytes cell = nibbles[r % 4], part = nibbles[4 + r % 4], cells = each_byte(0xf0);
+    const Bytes code =
+        r > 3 ? choose(cells, cell, right<4>(part)) : choose(cells, left<4>(cell), part);
+    y[0] = word_of(low_pairs(code, code));
+    y[1] = word_of(high_pairs(code, code));
+  }
+#endif
+};
+
+template <int kBits, int kBias>
+struct NumbersOf {
+  using Type = WordsOfParts<kBits>;
+};
+template <int kBias>
+struct NumbersOf<4, kBias> {
+#ifdef TANDEM_ISA_avx512_bf16
+  using Type = BytesOfCells<kBias>;
+#else
+  using Type = WordsOfCells;
+#endif
+};
+template <int kBits>
+using KeyNumbers = typename NumbersOf<kBits, 128>::Type;
+template <int kBits>
+using ValueNumbers = typename NumbersOf<kBits, 0>::Type;
+
+/// Nibbles of a group's keys. 16 bytes of a row may be past a plane's end, never past the page's.
+template <int kBits>
+TANDEM_INLINE void load_keys(Bytes* nibbles, const uint8_t* page, const CodedLayout& l, int row,
+                             int chunk) {
+  const int plane = l.plane();
+  const uint8_t* at = page + 16 * chunk;
+  Bytes planes[8];
+  planes[0] = load_lanes(at + l.signs() + row * plane, plane);
+#pragma GCC unroll 8
+  for (int b = 1; b < 8; ++b)
+    planes[b] = b < 4 ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
+                : b < kBits ? load_lanes(at + l.parts() + ((kBits - 4) * row + b - 4) * plane,
+                                         (kBits - 4) * plane)
+                            : no_bytes();
+  join_planes(planes, nibbles);
+  if constexpr (kBits > 4) join_planes(planes + 4, nibbles + 4);
 }
 
-/// sums = alpha sums + factor (weights . numbers) for kQueries queries, products summed exactly
-/// over `exact` keys.
-/// shapes   sums [vectors][kW] and weights [64] of a query, sums_step and 64 to the next one's
-template <int kQueries>
-void add_values(float* sums, int sums_step, const Tile& tile, const int16_t* weights,
-                const float* alpha, const float* factor, int exact) {
-  const int n = tile.vectors(), groups = exact / kGroup;
-  for (int t = 0; t < n; t += kSumsAtOnce)
-    for (int first = 0; first < kGroups; first += groups) {
-      Bytes whole[kQueries][kSumsAtOnce];
+/// n . y of keys [key, key + kW) of a page, by kQueries queries.
+template <int kBits, int kQueries>
+TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const KeyNumbers<kBits>& decode,
+                            const uint8_t* page, const CodedLayout& l, const int16_t* queries,
+                            int key, Ahead& ahead) {
+  using Numbers = KeyNumbers<kBits>;
+  constexpr bool kAsBytes = Numbers::kVectors == 1;
+  const int step = query_words(l.d), n_chunks = chunks(l.d);
+  const int lines = static_cast<int>(l.page_bytes()) / (64 * kGroups * 3 / 2) + 1;
+  Bytes whole[kQueries][4];
+  for (int g = 0; g < 4; ++g) {
+    ahead.ask(lines);
+    Bytes part[kQueries][2];
 #pragma GCC unroll 4
-      for (int i = 0; i < kQueries; ++i)
+    for (int i = 0; i < kQueries; ++i) part[i][0] = part[i][1] = no_bytes();
+    for (int u = 0; u < n_chunks; ++u) {
+      Bytes nibbles[8];
+      load_keys<kBits>(nibbles, page, l, key + g * kGroup, u);
+      const int16_t* q = queries + u * kQueryVectors * kVectorWords;
 #pragma GCC unroll 8
-        for (int j = 0; j < kSumsAtOnce; ++j) whole[i][j] = no_bytes();
-      for (int g = first; g < first + groups; ++g) {
-        const int16_t* numbers = tile.group(g) + t * (kBytes / 2);
-        Bytes w[kQueries];
+      for (int r = 0; r < 8; ++r) {
+        Bytes y[2];
+        decode(y, nibbles, r);
 #pragma GCC unroll 4
         for (int i = 0; i < kQueries; ++i)
-          w[i] = each_group(weights + i * kPageTokens + g * kGroup);
-#pragma GCC unroll 8
-        for (int j = 0; j < kSumsAtOnce; ++j) {
-          const Bytes y = load_bytes(numbers + j * (kBytes / 2));
+#pragma GCC unroll 2
+          for (int h = 0; h < 2; ++h) {
+            const Bytes numbers = load_bytes(q + i * step + (2 * r + h) * kVectorWords);
+            if constexpr (kAsBytes)
+              part[i][h] = Numbers::dot_add_bytes(part[i][h], y[0], numbers);
+            else
+              part[i][h] = dot_add(part[i][h], y[h], numbers);
+          }
+      }
+    }
 #pragma GCC unroll 4
-          for (int i = 0; i < kQueries; ++i) whole[i][j] = dot_add(whole[i][j], y, w[i]);
-        }
+    for (int i = 0; i < kQueries; ++i)
+      if constexpr (kAsBytes)
+        whole[i][g] = Numbers::times_256_plus(part[i][0], part[i][1]);
+      else
+        whole[i][g] = add_numbers(part[i][0], part[i][1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kQueries; ++i) {
+    Bytes sum = sums_of_lanes(whole[i]);
+    if constexpr (kAsBytes)
+      sum = add_numbers(sum, Numbers::each_number(queries + i * step + step - kVectorWords));
+    sums[i] = to_floats(sum);
+  }
+}
+
+/// Nibbles of a page's values, for each group and chunk those of one row after the other.
+struct Tile {
+  uint8_t* nibbles;
+};
+
+template <int kBits>
+void join_values(const Tile& tile, const uint8_t* page, const CodedLayout& l, Ahead& ahead) {
+  const int plane = l.plane(), n_chunks = chunks(l.d);
+  uint8_t* to = tile.nibbles;
+  for (int g = 0; g < kGroups; ++g) {
+    ahead.ask(2);
+    for (int u = 0; u < n_chunks; ++u) {
+      const uint8_t* at = page + l.values() + 16 * u + g * kGroup * kBits * plane;
+      Bytes planes[8], nibbles[8];
+#pragma GCC unroll 8
+      for (int b = 0; b < kBits; ++b)
+        planes[b] = interleave_lanes(load_lanes(at + b * plane, kBits * plane));
+      join_planes(planes, nibbles);
+      if constexpr (kBits > 4) join_planes(planes + 4, nibbles + 4);
+#pragma GCC unroll 8
+      for (int i = 0; i < kBits; ++i, to += kBytes) store_bytes(to, nibbles[i]);
+    }
+  }
+}
+
+/// Weights of keys [k, k + kW) of a page: words; or bytes, the low ones of all before the high ones.
+template <int kBits>
+TANDEM_INLINE void put_weights(int16_t* weights, int k, Vec x) {
+#if defined(TANDEM_ISA_avx512_bf16)
+  if constexpr (kBits == 4) {
+    auto* to = reinterpret_cast<uint8_t*>(weights) + k;
+    const __m512i whole = _mm512_cvtps_epi32(x.v);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(whole));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kPageTokens),
+                     _mm512_cvtepi32_epi8(_mm512_srli_epi32(whole, 8)));
+    return;
+  }
+#endif
+  store_words(weights + k, x);
+}
+
+/// sums = alpha sums + factor (weights . numbers) for kQueries queries.
+/// shapes   sums [vectors][kW] and weights [64] of a query, sums_step and 64 to the next one's
+template <int kBits, int kQueries>
+void add_values(float* sums, int sums_step, const Tile& tile, const CodedLayout& l,
+                const int16_t* weights, const float* alpha, const float* factor, Ahead& ahead) {
+  using Numbers = ValueNumbers<kBits>;
+  constexpr bool kAsBytes = Numbers::kVectors == 1;
+  constexpr int kSums = kAsBytes ? 2 : 4;  // vectors of two r
+  constexpr int kExact = kBits == 4 ? kGroups : kExactKeys / kGroup;
+  const Numbers decode;
+  const int n_chunks = chunks(l.d);
+  for (int pair = 0; pair < 4 * n_chunks; ++pair) {
+    const int u = pair / 4, i_nibble = pair % 4;
+    for (int first = 0; first < kGroups; first += kExact) {
+      Bytes whole[kQueries][4];
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) whole[i][j] = no_bytes();
+      for (int g = first; g < first + kExact; ++g) {
+        ahead.ask(1);
+        const uint8_t* at = tile.nibbles + ((g * n_chunks + u) * kBits + i_nibble) * kBytes;
+        Bytes nibbles[5], y[4];
+        nibbles[0] = load_bytes(at);
+        if constexpr (kBits > 4) nibbles[4] = load_bytes(at + 4 * kBytes);
+        decode(y, nibbles, 0);
+        decode(y + Numbers::kVectors, nibbles, 4);
+#pragma GCC unroll 4
+        for (int i = 0; i < kQueries; ++i)
+          if constexpr (kAsBytes) {
+            const auto* w = reinterpret_cast<const uint8_t*>(weights + i * kPageTokens) + 4 * g;
+            const Bytes low = Numbers::each_number(w), high = Numbers::each_number(w + kPageTokens);
+            whole[i][0] = Numbers::dot_add_bytes(whole[i][0], low, y[0]);
+            whole[i][1] = Numbers::dot_add_bytes(whole[i][1], low, y[1]);
+            whole[i][2] = Numbers::dot_add_bytes(whole[i][2], high, y[0]);
+            whole[i][3] = Numbers::dot_add_bytes(whole[i][3], high, y[1]);
+          } else {
+            const Bytes w = each_group(weights + i * kPageTokens + g * kGroup);
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; ++j) whole[i][j] = dot_add(whole[i][j], y[j], w);
+          }
       }
 #pragma GCC unroll 4
       for (int i = 0; i < kQueries; ++i) {
         const Vec a = set1(first == 0 ? alpha[i] : 1), f = set1(factor[i]);
-#pragma GCC unroll 8
-        for (int j = 0; j < kSumsAtOnce; ++j) {
-          float* sum = sums + i * sums_step + (t + j) * kW;
+        if constexpr (kAsBytes)
+#pragma GCC unroll 2
+          for (int j = 0; j < 2; ++j) whole[i][j] = Numbers::times_256_plus(whole[i][2 + j], whole[i][j]);
+        float* sum = sums + i * sums_step + pair * kSums * kW;
+#pragma GCC unroll 4
+        for (int j = 0; j < kSums; ++j, sum += kW)
           store(sum, fma(to_floats(whole[i][j]), f, load(sum) * a));
-        }
       }
     }
+  }
 }
 
 /// o = factor * sums, in the order of coordinates.
-inline void put_sums(float* o, const float* sums, float factor, const CodedLayout& l) {
+void put_sums(float* o, const float* sums, float factor, const CodedLayout& l) {
+  const bool bytes = kByteDots && l.bits.v == 4;
   for (int c = 0; c < l.d; ++c) {
-    const int byte = c % 128 / 8, lane = byte / (16 / kGroup), at = byte % (16 / kGroup);
+    const int pair = c / 128 * 4 + c % 4, high = c % 8 / 4, byte = c % 128 / 8;
+    if (bytes) {
+      o[c] = factor * sums[(2 * pair + high) * kW + byte];
+      continue;
+    }
+    const int lane = byte / (16 / kGroup), at = byte % (16 / kGroup);
     const int half = at / (8 / kGroup), number = at % (8 / kGroup) * (kGroup / 2);
-    const float* sum = sums + (c / 128 * kWords + 2 * (c % 8) + half) * kW + lane * 4 + number;
+    const float* sum = sums + (4 * pair + 2 * high + half) * kW + lane * 4 + number;
     o[c] = factor * (kGroup == 4 ? sum[0] + sum[1] : sum[0]);
   }
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::coded

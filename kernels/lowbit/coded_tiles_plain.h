@@ -4,22 +4,21 @@
 #include "kernels/lowbit/coded_lanes.h"
 #include "kernels/lowbit/coded_pages.h"
 
-namespace tandem {
+namespace tandem::coded {
 namespace {
 
-constexpr int kQueriesAtOnce = 1, kValueQueries = 1;
+constexpr int kQueriesAtOnce = 1;
 
-/// Numbers of 64 rows, [64, d].
-struct Tile {
-  int16_t* numbers;
-  int d;
-};
-
-/// A query as key_sums reads it.
 constexpr int query_words(int d) { return d; }
+
 inline void arrange_query(int16_t* to, const int16_t* numbers, const CodedLayout& l) {
   __builtin_memcpy(to, numbers, sizeof(int16_t) * static_cast<size_t>(l.d));
 }
+
+/// The processor asks for the next page.
+struct Ahead {
+  Ahead(const uint8_t*, const CodedLayout&) {}
+};
 
 /// The number of coordinate c by a row's planes: that of the sign, three of its cell, others.
 inline int16_t number_at(const uint8_t* sign, const uint8_t* cell, const uint8_t* parts, int bits,
@@ -32,46 +31,54 @@ inline int16_t number_at(const uint8_t* sign, const uint8_t* cell, const uint8_t
   return static_cast<int16_t>(bit(sign) != 0 ? -number : number);
 }
 
-void decode_keys(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  const int plane = l.plane(), bits = l.bits.k;
-  for (int row = 0; row < kPageTokens; ++row)
-    for (int c = 0; c < l.d; ++c)
-      tile.numbers[row * l.d + c] =
-          number_at(page + l.signs() + row * plane, page + l.cells() + 3 * row * plane,
-                    page + l.parts() + (bits - 4) * row * plane, bits, plane, c);
-}
+template <int kBits>
+struct KeyNumbers {};
 
-void decode_values(const Tile& tile, const uint8_t* page, const CodedLayout& l) {
-  const int plane = l.plane(), bits = l.bits.v;
-  for (int row = 0; row < kPageTokens; ++row) {
-    const uint8_t* at = page + l.values() + bits * row * plane;
-    for (int c = 0; c < l.d; ++c)
-      tile.numbers[row * l.d + c] = number_at(at, at + plane, at + 4 * plane, bits, plane, c);
-  }
-}
-
-/// n . y of keys [key, key + kW) of the tile.
-template <int kQueries>
-TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const Tile& tile, const int16_t* query, int,
-                            int key) {
+/// n . y of one key of a page.
+template <int kBits, int kQueries>
+void key_sums(Vec (&sums)[kQueries], const KeyNumbers<kBits>&, const uint8_t* page,
+              const CodedLayout& l, const int16_t* query, int key, Ahead&) {
   static_assert(kQueries == 1 && kW == 1);
+  const int plane = l.plane();
   int64_t sum = 0;  // rows that are not seen may hold anything
-  for (int c = 0; c < tile.d; ++c) sum += tile.numbers[key * tile.d + c] * query[c];
+  for (int c = 0; c < l.d; ++c)
+    sum += query[c] * number_at(page + l.signs() + key * plane, page + l.cells() + 3 * key * plane,
+                                page + l.parts() + (kBits - 4) * key * plane, kBits, plane, c);
   sums[0] = set1(static_cast<float>(sum));
 }
 
-/// sums = alpha sums + factor (weights . numbers), products summed exactly over `exact` keys.
-template <int kQueries>
-void add_values(float* sums, int, const Tile& tile, const int16_t* weights, const float* alpha,
-                const float* factor, int exact) {
+/// A page's values as they are.
+struct Tile {
+  uint8_t* memory;
+  const uint8_t* values = nullptr;
+};
+
+template <int kBits>
+void join_values(Tile& tile, const uint8_t* page, const CodedLayout& l, Ahead&) {
+  tile.values = page + l.values();
+}
+
+template <int kBits>
+TANDEM_INLINE void put_weights(int16_t* weights, int k, Vec x) {
+  store_words(weights + k, x);
+}
+
+/// sums = alpha sums + factor (weights . numbers).
+template <int kBits, int kQueries>
+void add_values(float* sums, int, const Tile& tile, const CodedLayout& l, const int16_t* weights,
+                const float* alpha, const float* factor, Ahead&) {
   static_assert(kQueries == 1);
+  constexpr int kExact = kBits == 4 ? kPageTokens : kExactKeys;
+  const int plane = l.plane();
   int32_t whole[kMostCodedDims];
-  for (int c = 0; c < tile.d; ++c) sums[c] *= *alpha;
+  for (int c = 0; c < l.d; ++c) sums[c] *= *alpha;
   for (int key = 0; key < kPageTokens; ++key) {
-    if (key % exact == 0) __builtin_memset(whole, 0, sizeof whole);
-    for (int c = 0; c < tile.d; ++c) whole[c] += weights[key] * tile.numbers[key * tile.d + c];
-    if (key % exact == exact - 1)
-      for (int c = 0; c < tile.d; ++c) sums[c] += *factor * static_cast<float>(whole[c]);
+    if (key % kExact == 0) __builtin_memset(whole, 0, sizeof whole);
+    const uint8_t* at = tile.values + kBits * key * plane;
+    for (int c = 0; c < l.d; ++c)
+      whole[c] += weights[key] * number_at(at, at + plane, at + 4 * plane, kBits, plane, c);
+    if (key % kExact == kExact - 1)
+      for (int c = 0; c < l.d; ++c) sums[c] += *factor * static_cast<float>(whole[c]);
   }
 }
 
@@ -81,4 +88,4 @@ inline void put_sums(float* o, const float* sums, float factor, const CodedLayou
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::coded
