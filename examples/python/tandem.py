@@ -53,18 +53,21 @@ def _call(name, *arguments):
 
 
 def _ids(ids):
-    return np.ascontiguousarray(ids, dtype=np.int32)
+    array = np.ascontiguousarray(ids, dtype=np.int32)
+    if array.ndim != 1:
+        raise ValueError(f"expected a list of token ids, found an array of {array.ndim} dimensions")
+    return array
 
 
 class Model:
     """A loaded model. `settings` are recipe keys: Model(path, settings={"model.weights": "int8"})."""
 
     def __init__(self, path, cache=None, draft=None, device=None, context=0, sessions=1, settings=None):
+        self._model = None
         texts = [f"{key}={value}".encode() for key, value in (settings or {}).items()]
         text = lambda value: None if value is None else value.encode()
         options = _Options(text(cache), text(draft), text(device), context, sessions,
                            (c.c_char_p * (len(texts) + 1))(*texts, None))
-        self._model = None
         self._model = _call("open", str(path).encode(), c.byref(options))
         self.vocab = _call("vocab", self._model)
 
