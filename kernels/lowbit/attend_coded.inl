@@ -26,13 +26,13 @@ struct State {
 /// A call's memory, and the numbers of a page that are not in the tile.
 struct Work {
   Tile tile;
-  int16_t* queries;       // arranged
-  float* sums;            // of values, relative to m
-  float* scores;          // [n_queries, 64]
-  int16_t* weights;       // [n_queries, 64]
-  State* states;          // [n_queries]
-  float* l;               // [n_queries, kW] sums of weights, relative to m
-  float *alpha, *factor;  // [n_queries] for the sums before a page, for its whole numbers
+  int16_t* queries;             // arranged
+  float* sums;                  // of values, relative to m
+  float* scores;                // [n_queries, 64]
+  int16_t* weights;             // [n_queries, 64]
+  State* states;                // [n_queries]
+  float* l;                     // [n_queries, kW] sums of weights, relative to m
+  float *alpha, *factor;        // [n_queries] for the sums before a page, for its whole numbers
   float *e, *shares, *value_e;  // [64]
   int query_step, sums_step;    // from one query to the next
 };
@@ -124,7 +124,8 @@ void weigh_keys(const Work& w, int query, uint64_t seen) {
   };
   const Vec least = set1(-kInf);
   Vec most = least;
-  for (int k = 0; k < kPageTokens; k += kW) most = max(most, select(mask(k), load(scores + k), least));
+  for (int k = 0; k < kPageTokens; k += kW)
+    most = max(most, select(mask(k), load(scores + k), least));
   const float before = s.m, page_most = reduce_max(most);
   s.m = page_most > before ? page_most : before;
   const bool any = s.m > -kInf;

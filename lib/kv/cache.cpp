@@ -100,7 +100,7 @@ void Cache::release(int slot) {
 }
 
 void Cache::adopt_pages(int slot, int n, const std::function<bool(int layer, int page)>& has) {
-  refuse_quantized("saved states and random KV caches");
+  refuse_quantized("saved states");
   groups_.adopt(slot, n, retention(slot).with(spec_.geometry.dense_retention()), has);
 }
 

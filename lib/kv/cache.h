@@ -199,6 +199,8 @@ class Cache {
   const QueryRing* queries() const { return queries_.get(); }
   QueryRing* queries() { return queries_.get(); }
 
+  /// Most rows of a step.
+  int max_rows() const { return spec_.max_rows; }
   /// Rows of one sequence that an extend step takes, unless they are drafted.
   int max_extend_rows_a_seq() const;
 
