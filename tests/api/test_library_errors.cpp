@@ -80,7 +80,7 @@ TEST_SUITE("api/errors") {
     has(refusal([] {
           opened({.cache = {std::make_shared<One>(0), "hybrid"}});
         }),
-        "either a policy or a kind");
+        "does not use 'kind'");
     has(refusal([] { (void)Cache(std::shared_ptr<One>()); }), "found a null pointer");
     if (cuda::device_count() == 0)
       CHECK(kind_of([] { (void)Model::open(folder(), {.device = "cuda"}); }) == ErrorKind::device);
@@ -248,7 +248,7 @@ TEST_SUITE("api/errors") {
     Model plain = opened();
     const Result wanted = plain.session().generate("The lamp", greedy);
     for (const Draft& draft : {Draft("ngram"), Draft("{kind: model, path: " + folder() + "}")}) {
-      Model model = opened({.draft = draft});
+      Model model = opened({.draft = draft, .set = {"spec.force=true"}});
       CHECK(model.context() == 128);
       Session session = model.session();
       const Result filled = session.generate("The lamp", greedy);
@@ -261,6 +261,7 @@ TEST_SUITE("api/errors") {
   TEST_CASE("a policy that throws after a read leaves the session as it was") {
     struct Fails : One {
       Fails() : One(0) {}
+      void select(const Query& query, Selection& s) const override { s.tokens = {query.position}; }
       void on_tokens(int, const Keys& keys) override {
         if (keys.n_tokens() > 6) throw std::runtime_error("enough");
       }

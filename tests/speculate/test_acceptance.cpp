@@ -30,6 +30,19 @@ std::string file(const std::string& members) {
 }  // namespace
 
 TEST_SUITE("speculate/acceptance") {
+  TEST_CASE("records have one vector, whatever the lengths of their lines") {
+    const auto record = [](const std::string& rest) {
+      return R"({"schema":"tandem.result/1")" + rest + "}";
+    };
+    const std::string vector = R"(,"acceptance":{"vector":)" + file(R"("p": [0.5])") + "}";
+    const std::string with = record(vector), without = record("");
+    CHECK(parse(with + "\n" + without + "\n").rows == parse(without + "\n\n" + with).rows);
+    CHECK(error_of(with + "\n" + with).find("found 2") != std::string::npos);
+    const std::string padding = "," + ("\"text\":\"" + std::string(2000, 'x')) + "\"";
+    CHECK(error_of(record(vector + padding) + "\n" + with).find("found 2") != std::string::npos);
+    CHECK(error_of(without + "\n" + record(padding)).find("found 0") != std::string::npos);
+  }
+
   TEST_CASE("format, method and p are enough") {
     const std::string text = file(R"("p": [0.5, 0.25, 0])");
     const AcceptanceVector v = parse(text);
