@@ -98,15 +98,15 @@ template <int kBits>
 void score_keys(const AttendCodedParams& p, const Work& w, const uint8_t* page, Ahead& ahead) {
   const KeyNumbers<kBits> decode{};
   each_block(p.n_queries, [&]<int kQueries>(int first, Count<kQueries>) {
-    for (int k = 0; k < kPageTokens; k += kW) {
-      Vec sums[kQueries];
-      key_sums<kBits, kQueries>(sums, decode, page, p.layout, w.queries + first * w.query_step, k,
-                                ahead);
-      for (int i = 0; i < kQueries; ++i) {
-        const CodedGains& g = p.gains[first + i];
-        const Vec by_code = (sums[i] * set1(g.sum)) * load(w.e + k);
+    float* scores = w.scores + first * kPageTokens;
+    key_sums<kBits, kQueries>(scores, decode, page, p.layout, w.queries + first * w.query_step,
+                              ahead);
+    for (int i = 0; i < kQueries; ++i, scores += kPageTokens) {
+      const CodedGains& g = p.gains[first + i];
+      for (int k = 0; k < kPageTokens; k += kW) {
+        const Vec by_code = (load(scores + k) * set1(g.sum)) * load(w.e + k);
         const Vec by_axis = set1(g.share) * load(w.shares + k) + set1(g.offset);
-        store(w.scores + (first + i) * kPageTokens + k, by_code + by_axis);
+        store(scores + k, by_code + by_axis);
       }
     }
   });

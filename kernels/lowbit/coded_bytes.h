@@ -82,10 +82,12 @@ TANDEM_INLINE Bytes each_byte(int x) { return _mm512_set1_epi8(static_cast<char>
 TANDEM_INLINE Bytes each_lane(__m128i a) { return _mm512_broadcast_i32x4(a); }
 TANDEM_INLINE Bytes load_lanes(const uint8_t* p, int stride) {
   if (stride == 16) return load_bytes(p);
-  Bytes r = _mm512_castsi128_si512(load_lane(p));
-  r = _mm512_inserti32x4(r, load_lane(p + stride), 1);
-  r = _mm512_inserti32x4(r, load_lane(p + 2 * stride), 2);
-  return _mm512_inserti32x4(r, load_lane(p + 3 * stride), 3);
+  const auto two = [](__m128i a, __m128i b) {
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+  };
+  const __m256i low = two(load_lane(p), load_lane(p + stride));
+  const __m256i high = two(load_lane(p + 2 * stride), load_lane(p + 3 * stride));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 TANDEM_INLINE Bytes interleave_lanes(Bytes a) {
   const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -102,7 +104,7 @@ TANDEM_INLINE Bytes right(Bytes a) {
 }
 TANDEM_INLINE Bytes both(Bytes a, Bytes b) { return _mm512_and_si512(a, b); }
 TANDEM_INLINE Bytes choose(Bytes mask, Bytes a, Bytes b) {
-  return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+  return _mm512_ternarylogic_epi32(a, b, mask, 0xe4);
 }
 TANDEM_INLINE Bytes look_up(Bytes table, Bytes at) { return _mm512_shuffle_epi8(table, at); }
 TANDEM_INLINE Bytes low_pairs(Bytes a, Bytes b) { return _mm512_unpacklo_epi8(a, b); }

@@ -1,10 +1,10 @@
 #pragma once
-// Products with a page's codes in vectors, for attend_coded.inl. Rows are decoded in groups,
-// between the products, and again for further queries: decoding uses other ports of a processor. A
-// chunk of 128 coordinates is 16 bytes of a plane; four planes of a group become nibbles, those of
+// Products with a page's codes in vectors, for attend_coded.inl. Rows are decoded in groups, between
+// the products, and again for further queries: decoding uses other ports of a processor. A chunk
+// of 128 coordinates is 16 bytes of a plane; four planes of a group become nibbles, those of
 // coordinates 8 b + r in the low halves of byte b of nibbles[r], of 8 b + r + 4 in the high halves.
-// Words of coordinates r are two vectors, of half of the bytes b each. Of keys, lane k of 16 bytes
-// is row k; of values, rows of a group stand together for each coordinate.
+// Words of coordinates r are two vectors, of half of the bytes b each. Of keys, lane k of 16 bytes is
+// row k; of values, rows of a group stand together for each coordinate.
 #include "kernels/lowbit/code_levels.h"
 #include "kernels/lowbit/coded_bytes.h"
 #include "kernels/lowbit/coded_lanes.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int kQueriesAtOnce = kGroup;
 constexpr int kGroups = kPageTokens / kGroup;
 constexpr int kVectorWords = kBytes / 2;  // words of a vector
-constexpr int kQueryVectors = 16;         // of a chunk
+constexpr int kQueryVectors = 16;  // of a chunk
 #if defined(TANDEM_ISA_avx512_bf16)
 constexpr bool kByteDots = true;
 #else
@@ -60,21 +60,22 @@ struct Ahead {
   }
 };
 
-/// Sixteen numbers, by sign and cell or by part, as bytes of tables.
-struct Table {
-  Bytes low, high;  // of words
+/// Sixteen words by sign and cell or by part, as bytes that stand in every lane.
+struct alignas(16) Table {
+  uint8_t low[16], high[16];
 
   template <class Number>
-  TANDEM_INLINE explicit Table(const Number& number) {
-    alignas(16) uint8_t lows[16], highs[16];
+  constexpr explicit Table(const Number& number) : low{}, high{} {
     for (int code = 0; code < 16; ++code) {
-      const auto word = static_cast<uint16_t>(number(code));
-      lows[code] = static_cast<uint8_t>(word);
-      highs[code] = static_cast<uint8_t>(word >> 8);
+      low[code] = static_cast<uint8_t>(number(code));
+      high[code] = static_cast<uint8_t>(number(code) >> 8);
     }
-    low = each_lane(load_lane(lows));
-    high = each_lane(load_lane(highs));
   }
+};
+struct LaneTable {
+  Bytes low, high;
+  TANDEM_INLINE explicit LaneTable(const Table& t)
+      : low(each_lane(load_lane(t.low))), high(each_lane(load_lane(t.high))) {}
 };
 
 constexpr int number_of_cell(int code) {
@@ -102,7 +103,8 @@ TANDEM_INLINE Bytes half_of(Bytes nibbles, bool high) {
 template <int kBias>
 struct BytesOfCells {
   static constexpr int kNibbles = 4, kVectors = 1;  // for each r
-  Table numbers{[](int code) { return kBias + number_of_cell(code); }};
+  static constexpr Table kNumbers{[](int code) { return kBias + number_of_cell(code); }};
+  LaneTable numbers{kNumbers};
 
   TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
     y[0] = look_up(numbers.low, half_of(nibbles[r % 4], r > 3));
@@ -125,7 +127,8 @@ struct BytesOfCells {
 /// The same in words.
 struct WordsOfCells {
   static constexpr int kNibbles = 4, kVectors = 2;
-  Table numbers{[](int code) { return number_of_cell(code); }};
+  static constexpr Table kNumbers{[](int code) { return number_of_cell(code); }};
+  LaneTable numbers{kNumbers};
 
   TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
     const Bytes code = half_of(nibbles[r % 4], r > 3);
@@ -142,11 +145,14 @@ struct WordsOfParts {
 
 #ifdef TANDEM_ISA_avx2
   // The odd number of a part, in 32nds, times the width of the cell, from its beginning on.
-  Table begin{[](int code) { return kCellEnd[code % kCells]; }};
+  static constexpr Table kBegin{[](int code) { return kCellEnd[code % kCells]; }};
   // 2^3 times: the product's upper half is then that of 2^5.
-  Table width{[](int code) { return 8 * (kCellEnd[code % kCells + 1] - kCellEnd[code % kCells]); }};
-  Table sign{[](int code) { return code < kCells ? 0 : -1; }};
-  Table odd{[](int part) { return kBits == 8 ? 2 * part + 1 : part / 4 * 8 + 4; }};
+  static constexpr Table kWidth{
+      [](int code) { return 8 * (kCellEnd[code % kCells + 1] - kCellEnd[code % kCells]); }};
+  static constexpr Table kSign{[](int code) { return code < kCells ? 0 : -1; }};
+  static constexpr Table kOdd{
+      [](int part) { return kBits == 8 ? 2 * part + 1 : part / 4 * 8 + 4; }};
+  LaneTable begin{kBegin}, width{kWidth}, sign{kSign}, odd{kOdd};
 
   TANDEM_INLINE void operator()(Bytes* y, const Bytes* nibbles, int r) const {
     const Bytes cell = half_of(nibbles[r % 4], r > 3);
@@ -162,11 +168,17 @@ struct WordsOfParts {
 #else
   Bytes numbers[4];  // of 32 codes without sign each
 
+  struct alignas(64) Words {
+    int16_t at[128];
+    constexpr Words() : at{} {
+      for (int code = 0; code < 128; ++code)
+        at[code] = static_cast<int16_t>(code_number(kBits, code / 16, code % 16 >> (8 - kBits)));
+    }
+  };
+  static constexpr Words kNumbers{};
+
   TANDEM_INLINE WordsOfParts() {
-    alignas(64) int16_t words[128];
-    for (int code = 0; code < 128; ++code)
-      words[code] = static_cast<int16_t>(code_number(kBits, code / 16, code % 16 >> (8 - kBits)));
-    for (int i = 0; i < 4; ++i) numbers[i] = load_bytes(words + 32 * i);
+    for (int i = 0; i < 4; ++i) numbers[i] = load_bytes(kNumbers.at + 32 * i);
   }
   TANDEM_INLINE Bytes word_of(Bytes twice) const {
     const Bytes low = _mm512_permutex2var_epi16(numbers[0], twice, numbers[1]);
@@ -212,7 +224,7 @@ TANDEM_INLINE void load_keys(Bytes* nibbles, const uint8_t* page, const CodedLay
   planes[0] = load_lanes(at + l.signs() + row * plane, plane);
 #pragma GCC unroll 8
   for (int b = 1; b < 8; ++b)
-    planes[b] = b < 4       ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
+    planes[b] = b < 4 ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
                 : b < kBits ? load_lanes(at + l.parts() + ((kBits - 4) * row + b - 4) * plane,
                                          (kBits - 4) * plane)
                             : no_bytes();
@@ -220,54 +232,62 @@ TANDEM_INLINE void load_keys(Bytes* nibbles, const uint8_t* page, const CodedLay
   if constexpr (kBits > 4) join_planes(planes + 4, nibbles + 4);
 }
 
-/// n . y of keys [key, key + kW) of a page, by kQueries queries.
+/// n . y of a page's keys by kQueries queries. Nibbles are made one group before their products.
+/// shapes   sums [kQueries, 64]
 template <int kBits, int kQueries>
-TANDEM_INLINE void key_sums(Vec (&sums)[kQueries], const KeyNumbers<kBits>& decode,
-                            const uint8_t* page, const CodedLayout& l, const int16_t* queries,
-                            int key, Ahead& ahead) {
+TANDEM_INLINE void key_sums(float* sums, const KeyNumbers<kBits>& decode, const uint8_t* page,
+                            const CodedLayout& l, const int16_t* queries, Ahead& ahead) {
   using Numbers = KeyNumbers<kBits>;
   constexpr bool kAsBytes = Numbers::kVectors == 1;
   const int step = query_words(l.d), n_chunks = chunks(l.d);
   const int lines = static_cast<int>(l.page_bytes()) / (64 * kGroups * 3 / 2) + 1;
-  Bytes whole[kQueries][4];
-  for (int g = 0; g < 4; ++g) {
-    ahead.ask(lines);
-    Bytes part[kQueries][2];
+  Bytes next[Numbers::kNibbles];
+  load_keys<kBits>(next, page, l, 0, 0);
+  for (int key = 0; key < kPageTokens; key += kW) {
+    Bytes whole[kQueries][4];
+    for (int g = 0; g < 4; ++g) {
+      ahead.ask(lines);
+      const int row = key + g * kGroup;
+      Bytes part[kQueries][2];
 #pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) part[i][0] = part[i][1] = no_bytes();
-    for (int u = 0; u < n_chunks; ++u) {
-      Bytes nibbles[8];
-      load_keys<kBits>(nibbles, page, l, key + g * kGroup, u);
-      const int16_t* q = queries + u * kQueryVectors * kVectorWords;
+      for (int i = 0; i < kQueries; ++i) part[i][0] = part[i][1] = no_bytes();
+      for (int u = 0; u < n_chunks; ++u) {
+        Bytes nibbles[Numbers::kNibbles];
 #pragma GCC unroll 8
-      for (int r = 0; r < 8; ++r) {
-        Bytes y[2];
-        decode(y, nibbles, r);
+        for (int i = 0; i < Numbers::kNibbles; ++i) nibbles[i] = next[i];
+        const bool same = u + 1 < n_chunks;
+        load_keys<kBits>(next, page, l, same ? row : (row + kGroup) % kPageTokens, same ? u + 1 : 0);
+        const int16_t* q = queries + u * kQueryVectors * kVectorWords;
+#pragma GCC unroll 8
+        for (int r = 0; r < 8; ++r) {
+          Bytes y[2];
+          decode(y, nibbles, r);
 #pragma GCC unroll 4
-        for (int i = 0; i < kQueries; ++i)
+          for (int i = 0; i < kQueries; ++i)
 #pragma GCC unroll 2
-          for (int h = 0; h < 2; ++h) {
-            const Bytes numbers = load_bytes(q + i * step + (2 * r + h) * kVectorWords);
-            if constexpr (kAsBytes)
-              part[i][h] = Numbers::dot_add_bytes(part[i][h], y[0], numbers);
-            else
-              part[i][h] = dot_add(part[i][h], y[h], numbers);
-          }
+            for (int h = 0; h < 2; ++h) {
+              const Bytes numbers = load_bytes(q + i * step + (2 * r + h) * kVectorWords);
+              if constexpr (kAsBytes)
+                part[i][h] = Numbers::dot_add_bytes(part[i][h], y[0], numbers);
+              else
+                part[i][h] = dot_add(part[i][h], y[h], numbers);
+            }
+        }
       }
+#pragma GCC unroll 4
+      for (int i = 0; i < kQueries; ++i)
+        if constexpr (kAsBytes)
+          whole[i][g] = Numbers::times_256_plus(part[i][0], part[i][1]);
+        else
+          whole[i][g] = add_numbers(part[i][0], part[i][1]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i)
+    for (int i = 0; i < kQueries; ++i) {
+      Bytes sum = sums_of_lanes(whole[i]);
       if constexpr (kAsBytes)
-        whole[i][g] = Numbers::times_256_plus(part[i][0], part[i][1]);
-      else
-        whole[i][g] = add_numbers(part[i][0], part[i][1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < kQueries; ++i) {
-    Bytes sum = sums_of_lanes(whole[i]);
-    if constexpr (kAsBytes)
-      sum = add_numbers(sum, Numbers::each_number(queries + i * step + step - kVectorWords));
-    sums[i] = to_floats(sum);
+        sum = add_numbers(sum, Numbers::each_number(queries + i * step + step - kVectorWords));
+      store(sums + i * kPageTokens + key, to_floats(sum));
+    }
   }
 }
 
@@ -296,8 +316,7 @@ void join_values(const Tile& tile, const uint8_t* page, const CodedLayout& l, Ah
   }
 }
 
-/// Weights of keys [k, k + kW) of a page: words; or bytes, the low ones of all before the high
-/// ones.
+/// Weights of keys [k, k + kW) of a page: words; or bytes, the low ones of all before the high ones.
 template <int kBits>
 TANDEM_INLINE void put_weights(int16_t* weights, int k, Vec x) {
 #if defined(TANDEM_ISA_avx512_bf16)
@@ -360,8 +379,7 @@ void add_values(float* sums, int sums_step, const Tile& tile, const CodedLayout&
         const Vec a = set1(first == 0 ? alpha[i] : 1), f = set1(factor[i]);
         if constexpr (kAsBytes)
 #pragma GCC unroll 2
-          for (int j = 0; j < 2; ++j)
-            whole[i][j] = Numbers::times_256_plus(whole[i][2 + j], whole[i][j]);
+          for (int j = 0; j < 2; ++j) whole[i][j] = Numbers::times_256_plus(whole[i][2 + j], whole[i][j]);
         float* sum = sums + i * sums_step + pair * kSums * kW;
 #pragma GCC unroll 4
         for (int j = 0; j < kSums; ++j, sum += kW)

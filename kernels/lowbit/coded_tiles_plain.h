@@ -34,17 +34,20 @@ inline int16_t number_at(const uint8_t* sign, const uint8_t* cell, const uint8_t
 template <int kBits>
 struct KeyNumbers {};
 
-/// n . y of one key of a page.
+/// n . y of a page's keys.
 template <int kBits, int kQueries>
-void key_sums(Vec (&sums)[kQueries], const KeyNumbers<kBits>&, const uint8_t* page,
-              const CodedLayout& l, const int16_t* query, int key, Ahead&) {
-  static_assert(kQueries == 1 && kW == 1);
+void key_sums(float* sums, const KeyNumbers<kBits>&, const uint8_t* page, const CodedLayout& l,
+              const int16_t* query, Ahead&) {
+  static_assert(kQueries == 1);
   const int plane = l.plane();
-  int64_t sum = 0;  // rows that are not seen may hold anything
-  for (int c = 0; c < l.d; ++c)
-    sum += query[c] * number_at(page + l.signs() + key * plane, page + l.cells() + 3 * key * plane,
-                                page + l.parts() + (kBits - 4) * key * plane, kBits, plane, c);
-  sums[0] = set1(static_cast<float>(sum));
+  for (int key = 0; key < kPageTokens; ++key) {
+    int64_t sum = 0;  // rows that are not seen may hold anything
+    for (int c = 0; c < l.d; ++c)
+      sum += query[c] *
+             number_at(page + l.signs() + key * plane, page + l.cells() + 3 * key * plane,
+                       page + l.parts() + (kBits - 4) * key * plane, kBits, plane, c);
+    sums[key] = static_cast<float>(sum);
+  }
 }
 
 /// A page's values as they are.
