@@ -1,10 +1,10 @@
 #pragma once
-// Products with a page's codes in vectors, for attend_coded.inl. Rows are decoded in groups, between
-// the products, and again for further queries: decoding uses other ports of a processor. A chunk
-// of 128 coordinates is 16 bytes of a plane; four planes of a group become nibbles, those of
+// Products with a page's codes in vectors, for attend_coded.inl. Rows are decoded in groups,
+// between the products, and again for further queries: decoding uses other ports of a processor. A
+// chunk of 128 coordinates is 16 bytes of a plane; four planes of a group become nibbles, those of
 // coordinates 8 b + r in the low halves of byte b of nibbles[r], of 8 b + r + 4 in the high halves.
-// Words of coordinates r are two vectors, of half of the bytes b each. Of keys, lane k of 16 bytes is
-// row k; of values, rows of a group stand together for each coordinate.
+// Words of coordinates r are two vectors, of half of the bytes b each. Of keys, lane k of 16 bytes
+// is row k; of values, rows of a group stand together for each coordinate.
 #include "kernels/lowbit/code_levels.h"
 #include "kernels/lowbit/coded_bytes.h"
 #include "kernels/lowbit/coded_lanes.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int kQueriesAtOnce = kGroup;
 constexpr int kGroups = kPageTokens / kGroup;
 constexpr int kVectorWords = kBytes / 2;  // words of a vector
-constexpr int kQueryVectors = 16;  // of a chunk
+constexpr int kQueryVectors = 16;         // of a chunk
 #if defined(TANDEM_ISA_avx512_bf16)
 constexpr bool kByteDots = true;
 #else
@@ -224,7 +224,7 @@ TANDEM_INLINE void load_keys(Bytes* nibbles, const uint8_t* page, const CodedLay
   planes[0] = load_lanes(at + l.signs() + row * plane, plane);
 #pragma GCC unroll 8
   for (int b = 1; b < 8; ++b)
-    planes[b] = b < 4 ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
+    planes[b] = b < 4       ? load_lanes(at + l.cells() + (3 * row + b - 1) * plane, 3 * plane)
                 : b < kBits ? load_lanes(at + l.parts() + ((kBits - 4) * row + b - 4) * plane,
                                          (kBits - 4) * plane)
                             : no_bytes();
@@ -256,7 +256,8 @@ TANDEM_INLINE void key_sums(float* sums, const KeyNumbers<kBits>& decode, const 
 #pragma GCC unroll 8
         for (int i = 0; i < Numbers::kNibbles; ++i) nibbles[i] = next[i];
         const bool same = u + 1 < n_chunks;
-        load_keys<kBits>(next, page, l, same ? row : (row + kGroup) % kPageTokens, same ? u + 1 : 0);
+        load_keys<kBits>(next, page, l, same ? row : (row + kGroup) % kPageTokens,
+                         same ? u + 1 : 0);
         const int16_t* q = queries + u * kQueryVectors * kVectorWords;
 #pragma GCC unroll 8
         for (int r = 0; r < 8; ++r) {
@@ -316,7 +317,8 @@ void join_values(const Tile& tile, const uint8_t* page, const CodedLayout& l, Ah
   }
 }
 
-/// Weights of keys [k, k + kW) of a page: words; or bytes, the low ones of all before the high ones.
+/// Weights of keys [k, k + kW) of a page: words; or bytes, the low ones of all before the high
+/// ones.
 template <int kBits>
 TANDEM_INLINE void put_weights(int16_t* weights, int k, Vec x) {
 #if defined(TANDEM_ISA_avx512_bf16)
@@ -379,7 +381,8 @@ void add_values(float* sums, int sums_step, const Tile& tile, const CodedLayout&
         const Vec a = set1(first == 0 ? alpha[i] : 1), f = set1(factor[i]);
         if constexpr (kAsBytes)
 #pragma GCC unroll 2
-          for (int j = 0; j < 2; ++j) whole[i][j] = Numbers::times_256_plus(whole[i][2 + j], whole[i][j]);
+          for (int j = 0; j < 2; ++j)
+            whole[i][j] = Numbers::times_256_plus(whole[i][2 + j], whole[i][j]);
         float* sum = sums + i * sums_step + pair * kSums * kW;
 #pragma GCC unroll 4
         for (int j = 0; j < kSums; ++j, sum += kW)

@@ -43,9 +43,9 @@ void key_sums(float* sums, const KeyNumbers<kBits>&, const uint8_t* page, const 
   for (int key = 0; key < kPageTokens; ++key) {
     int64_t sum = 0;  // rows that are not seen may hold anything
     for (int c = 0; c < l.d; ++c)
-      sum += query[c] *
-             number_at(page + l.signs() + key * plane, page + l.cells() + 3 * key * plane,
-                       page + l.parts() + (kBits - 4) * key * plane, kBits, plane, c);
+      sum +=
+          query[c] * number_at(page + l.signs() + key * plane, page + l.cells() + 3 * key * plane,
+                               page + l.parts() + (kBits - 4) * key * plane, kBits, plane, c);
     sums[key] = static_cast<float>(sum);
   }
 }
