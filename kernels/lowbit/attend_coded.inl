@@ -5,7 +5,7 @@
 #ifdef TANDEM_ISA_scalar
 #include "kernels/lowbit/coded_tiles_plain.h"
 #else
-#include "kernels/lowbit/coded_tiles.h"
+#include "kernels/lowbit/coded_values.h"
 #endif
 
 namespace tandem {
@@ -15,7 +15,7 @@ namespace {
 using namespace simd;
 
 constexpr float kMostWeight = 32767;
-constexpr float kLeastWeight = 0x1p-100f;  // of a page's largest; less is none
+constexpr float kLeastWeight = 0x1p-100f;  // relative to a page's largest; less is none
 
 /// Softmax of one query so far, in exponents of 2, relative to m.
 struct State {
@@ -27,7 +27,7 @@ struct State {
 struct Work {
   Tile tile;
   int16_t* queries;             // arranged
-  float* sums;                  // of values, relative to m
+  float* sums;                  // weighted values, relative to m
   float* scores;                // [n_queries, 64]
   int16_t* weights;             // [n_queries, 64]
   State* states;                // [n_queries]

@@ -1,5 +1,5 @@
 #pragma once
-// What attend_coded.inl needs of a vector beside vec.h: 16-bit numbers out, pairs of f16 in.
+// Vector functions of attend_coded.inl that vec.h lacks: 16-bit numbers out, pairs of f16 in.
 #include "kernels/simd/vec.h"
 
 namespace tandem::coded {

@@ -2,17 +2,17 @@
 // Keys and values in eight to four bits: layout and contract. No STL: included by sources compiled
 // with per-ISA flags.
 //
-// A page holds 64 tokens of one KV head. A key k, relative to a frame of its sequence, layer and
-// head (center, unit axis), becomes z = k - center; p = z . axis; x = R (z - p axis), where R is
-// rotate_rows of code.h; m = |x| / sqrt(d). A coordinate u = x_i / m becomes its sign and one of
-// eight cells of the Lloyd-Max quantizer of a standard normal variable; two or four further bits
-// divide a cell evenly (code_levels.h). With y the numbers of the cells in units of m,
+// A page holds 64 tokens of one KV head. A frame (center, unit axis) belongs to a sequence, layer
+// and head. A key k becomes z = k - center, p = z . axis, x = R (z - p axis) and m = |x| / sqrt(d),
+// where R is rotate_rows of code.h. A coordinate u = x_i / m becomes its sign and one of eight
+// cells of the Lloyd-Max quantizer for a standard normal variable. Two or four further bits divide
+// a cell evenly (code_levels.h). With y the numbers of the cells in units of m,
 //
 //   k' = center + p axis + w less its share along the axis,   w = R^T (e y),   e = m^2 d / (x . y)
 //
-// which is unbiased over rotations (RaBitQ, arXiv 2405.12497). A value has no frame: x = R v. No
-// decoded key is ever formed: q . k' = q . center + (q . axis) p + e (R (q - (q . axis) axis) . y),
-// and R^T is applied once, to the sum of values.
+// The scale e is unbiased over rotations (RaBitQ, arXiv 2405.12497). A value has no frame: x = R v.
+// No decoded key is ever formed. R^T is applied once, to the sum of values, and
+//   q . k' = q . center + (q . axis) p + e (R (q - (q . axis) axis) . y)
 #include <stddef.h>
 
 #include "base/page.h"
@@ -29,7 +29,7 @@ struct CodedBits {
 /// Most coordinates of a coded row; fewest, and what they are a multiple of, is 32.
 inline constexpr int kMostCodedDims = 512;
 
-/// Where a page of one KV head has its blocks, in bytes. A bit plane of a row is d / 8 bytes,
+/// Offsets of the blocks in a page of one KV head, in bytes. A bit plane of a row is d / 8 bytes,
 /// coordinate c at bit c % 8 of byte c / 8. Planes of a coordinate, the most significant first:
 /// sign (set if negative), three bits of the cell, then bits that divide it.
 struct CodedLayout {
@@ -37,10 +37,12 @@ struct CodedLayout {
   CodedBits bits;
 
   constexpr int plane() const { return d / 8; }
-  constexpr int signs() const { return 0; }                       // of keys, [64][plane]
-  constexpr int scales() const { return kPageTokens * plane(); }  // of keys, [64] {f16 e, f16 p}
-  constexpr int cells() const { return scales() + kPageTokens * 4; }  // of keys, [64][3][plane]
-  constexpr int parts() const { return cells() + kPageTokens * 3 * plane(); }  // [64][k - 4][plane]
+  constexpr int signs() const { return 0; }                           // keys: [64][plane]
+  constexpr int scales() const { return kPageTokens * plane(); }      // keys: [64] {f16 e, f16 p}
+  constexpr int cells() const { return scales() + kPageTokens * 4; }  // keys: [64][3][plane]
+  constexpr int parts() const {
+    return cells() + kPageTokens * 3 * plane();
+  }  // keys: [64][k - 4][plane]
   constexpr int values() const { return parts() + kPageTokens * (bits.k - 4) * plane(); }
   constexpr int value_scales() const {  // values: [64][v][plane]; these: [64] f16 e
     return values() + kPageTokens * bits.v * plane();
@@ -60,10 +62,10 @@ struct CodedRowsParams {
   const float* signs;   // [2, d] +-1, of the rotation
 };
 /// Codes rows [begin, end) of a page. Every row has its own bytes: threads may share a page.
-/// numerics each operation rounds to f32 once. Sums over coordinates are eight partial ones, c % 8,
-///          that are joined as (i, i + 4), (i, i + 2), (i, i + 1). e and p are rounded to f16. The
-///          same bytes on every ISA. |x| below 2^-60: all planes and e are 0; a number that is not
-///          finite, or has no finite square: planes and p are 0, e is NaN
+/// numerics each operation rounds to f32 once. Sums over coordinates are eight partial ones, c % 8.
+///          They are joined as (i, i + 4), (i, i + 2), (i, i + 1). e and p are rounded to f16.
+///          Bytes are the same on every ISA. |x| below 2^-60: all planes
+///          and e are 0. A number without a finite square: planes and p are 0, e is NaN.
 /// cost     reads a wide row, writes its code; some 5 d operations and 4 d log2(d) of the rotation
 /// errors   none (preconditions checked by the caller)
 using CodeRowsOfPageFn = void(const CodedRowsParams&, Range rows);
@@ -78,14 +80,14 @@ struct WidenCodedRowsParams {
   const float *center, *axis, *signs;  // as above
 };
 /// The rows k' and v' that rows [begin, end) of a page stand for.
-/// numerics f32, rounded to dtype once; the same bits on every ISA. Coded again a row may get other
+/// numerics f32, rounded to dtype once. The same bits on every ISA. Coded again a row may get other
 ///          codes: scale and cells move
 /// cost     as code_rows_of_page
 /// errors   none
 using WidenCodedRowsFn = void(const WidenCodedRowsParams&, Range rows);
 WidenCodedRowsFn widen_coded_rows_scalar, widen_coded_rows_avx2, widen_coded_rows_avx512;
 
-/// What a query's whole numbers n stand for. The score of a key, in exponents of 2, is
+/// The meaning of a query's whole numbers n. The score of a key, in exponents of 2, is
 /// sum * (n . y) * e + share * p + offset, y in whole numbers.
 struct CodedGains {
   float sum, share, offset;
@@ -100,7 +102,8 @@ struct CodedQueriesParams {
   float scale;  // > 0, usually 1/sqrt(d)
 };
 /// Makes queries [begin, end) ready for keys of one frame.
-/// numerics a number is off by half of 2^-14 of the query's largest (d to 128: 2^-15); n . y is below 2^31
+/// numerics the error of a number is half of 2^-14 of the largest (d to 128: 2^-15).
+///          n . y is below 2^31
 /// cost     some d log2(d) operations a query
 /// errors   none
 using PrepareCodedQueriesFn = void(const CodedQueriesParams&, Range queries);
@@ -122,11 +125,11 @@ struct AttendCodedParams {
 };
 /// o = R sum softmax(q . k')_t v'_t over tokens [begin, end). States of splits merge as those of
 /// other attention (merge_states), then rotate_rows_back makes o.
-/// numerics n . y exact: scores have the same bits on every ISA. A page's weights w e are rounded to
-///          whole numbers to 32767 of its largest, their products with y are exact (of values in 8
-///          bits, those of 16 keys), sums of pages are f32. No key: o = 0, lse = -inf. A row's e of
-///          NaN: all of o is NaN, of a key lse too. Bits depend on the query, its keys, begin and
-///          end
+/// numerics n . y exact: scores have the same bits on every ISA. A page's weights
+///          w e are rounded to whole numbers, the largest to 32767. Their products with y are
+///          exact (those of 16 keys, for values in 8 bits), sums of pages are f32. No key: o = 0,
+///          lse = -inf. A row's e of NaN: all of o is NaN, of a key lse too. Bits depend on the
+///          query, its keys, begin and end
 /// cost     reads page_bytes / 64 a key once, the codes of whole pages
 /// errors   none
 using AttendCodedFn = void(const AttendCodedParams&);

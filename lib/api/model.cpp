@@ -50,7 +50,7 @@ void refuse_unused(const std::string& setting, const ModelOptions& options) {
       throw usage_error("ModelOptions::set", "{} has no effect here", key).hint(hint);
   };
   for (const auto& [unused, hint] : kUnused) refuse(unused, hint);
-  // A section's text alone is its kind.
+  // A section that is a word has it as its kind.
   const auto refuse_kind = [&](const char* section, const char* hint) {
     const recipe::Node* node = own.find_path(section);
     const bool is_kind = node != nullptr && node->kind == recipe::Node::Kind::scalar;

@@ -181,7 +181,7 @@ class Cache {
   Tensor v(int layer) const { return whole_store(layer).v(layer); }
   Residence& residence() { return *residence_; }
   const Residence& residence() const { return *residence_; }
-  /// Whether the CPU works in the midst of a GPU's steps.
+  /// True if the CPU works within a GPU's steps.
   bool serves_steps() const { return !served_.empty(); }
   /// Between Residence::begin_layer and end_layer the i-th of the steps is about to go through a
   /// layer. On a GPU its arrays are brought again, for work from now on.
@@ -204,14 +204,14 @@ class Cache {
   /// Rows of one sequence that an extend step takes, unless they are drafted.
   int max_extend_rows_a_seq() const;
 
-  /// What rows that read by a policy have read since the start.
+  /// Keys that rows of a policy have read since the start.
   const KeyUsage& usage(int policy) const { return usage_[static_cast<size_t>(policy)]; }
   /// The same with what a GPU knows of it; waits for its queue.
   KeyUsage total_usage(int policy) const {
     return usage(policy).plus(policies_[static_cast<size_t>(policy)]->device_usage());
   }
 
-  /// Whether keys that dense attention would read were given back.
+  /// True if keys that dense attention would read were freed.
   bool is_cut(int slot) const;
   /// First token that a row at position `n` <= length would read although it was given back; -1 =
   /// none.
@@ -242,7 +242,7 @@ class Cache {
   };
   Parts attend_parts(const Attention& a);
   void merge_parts(const Parts& parts, const Step& step, const Tensor& out, float* lse);
-  /// Where the i-th partial result of a step begins.
+  /// The i-th partial result of a step.
   float* part_o(const Step& step, int64_t n_rows, int i) const;
   float* part_lse(const Step& step, int64_t n_rows, int i) const;
   /// Attention over the lists of a plan's selector, into the i-th partial result.

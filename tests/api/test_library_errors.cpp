@@ -277,7 +277,7 @@ TEST_SUITE("api/errors") {
     CHECK(session.ids().size() == 5);
   }
 
-  TEST_CASE("what a receiver of tokens throws passes through") {
+  TEST_CASE("exceptions of a receiver of tokens pass through") {
     Model model = opened();
     const auto fails = [](const Token&) -> bool {
       throw Error(ErrorKind::interrupted, "receiver", "enough");

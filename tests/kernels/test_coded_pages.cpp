@@ -652,7 +652,7 @@ TEST_SUITE("kernels/coded_pages") {
         const Attended broken = attend(c, q, {0, 6}, isa);
         REQUIRE(all_nan(broken.o));
         REQUIRE(all_nan(broken.lse));
-        // A value alone.
+        // Only a value.
         set(5, center, nan_at_7);
         set(6, center, center);
         c.code(cpu_table(isa).code_rows_of_page);
