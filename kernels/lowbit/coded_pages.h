@@ -101,9 +101,8 @@ struct CodedQueriesParams {
   const float *center, *axis, *signs;
   float scale;  // > 0, usually 1/sqrt(d)
 };
-/// Makes queries [begin, end) ready for keys of one frame.
-/// numerics the error of a number is half of 2^-14 of the largest (d to 128: 2^-15).
-///          n . y is below 2^31
+/// Makes queries [begin, end) ready for keys of one frame: n . y is below 2^31.
+/// numerics the error of a number is half of 2^-14 of the largest (d to 128: 2^-15)
 /// cost     some d log2(d) operations a query
 /// errors   none
 using PrepareCodedQueriesFn = void(const CodedQueriesParams&, Range queries);

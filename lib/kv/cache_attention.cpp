@@ -99,7 +99,7 @@ Cache::Parts Cache::attend_parts(const Attention& a) {
                           .step = keys.step,
                           .scale = spec_.geometry.scale(layer).f32(),
                           // The layer ahead read the same arrays, and between two layers only the
-                          // rows of the step are written: pages are copied and tokens moved between
+                          // rows of the step are written. Pages are copied and tokens moved between
                           // steps.
                           .keys_settled = layer > 0};
   const auto set_source = [&](const KeyRange& source) {
