@@ -55,6 +55,13 @@ inline std::map<int, std::vector<int>> ids_of(const Outcome& run) {
   return ids;
 }
 
+/// Records of a benchmark or of acceptance by their phase; of one point.
+inline std::map<std::string, Json> by_phase(const std::string& text) {
+  std::map<std::string, Json> records;
+  for (const Json& record : json_lines(text)) records[record["workload"]["phase"]] = record;
+  return records;
+}
+
 inline std::string recipe_file(const std::string& name) {
   return (test::source_dir() / "recipes" / name).string();
 }
