@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "base/clock.h"
+#include "source_dir.h"
 
 namespace tandem::testing {
 namespace {
@@ -57,6 +58,27 @@ double cpu_seconds_of(pid_t process) {
 }
 
 }  // namespace
+
+Words::Words(std::string_view line) {
+  bool is_open = false, is_quoted = false;
+  for (const char c : line) {
+    if (!is_quoted && (c == ' ' || c == '\n')) {
+      is_open = false;
+      continue;
+    }
+    if (!is_open) emplace_back();
+    is_open = true;
+    if (c == '\'')
+      is_quoted = !is_quoted;
+    else
+      back() += c;
+  }
+}
+
+Outcome command(const Words& line, Launch launch) {
+  launch.arguments.assign(line.begin() + 1, line.end());
+  return run_process(test::program(line.at(0)), launch);
+}
 
 Outcome run_process(const std::string& program, const Launch& launch) {
   const Pipe in, out, err;

@@ -13,13 +13,6 @@
 /// All ranks of a run as processes.
 namespace tandem::testing {
 
-using Words = std::vector<std::string>;
-
-inline Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 /// A text of tiny-16m, the same on any number of ranks.
 inline const Words kText = {"-m",       "tiny-16m",
                             "-p",       "The keeper of the lighthouse",
@@ -42,10 +35,11 @@ inline std::vector<Outcome> run_ranks(int size, const Words& words, const RankRu
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r)
     threads.emplace_back([&, r] {
-      Launch launch{.arguments = with(words, with({"-s", fmt::format("run.rank={}", r), "-s",
-                                                   fmt::format("run.world_size={}", size), "-s",
-                                                   "run.rendezvous=" + (folder / "meet").string()},
-                                                  how.more(r)))};
+      Launch launch{.arguments = words +
+                                 Words{"-s", fmt::format("run.rank={}", r), "-s",
+                                       fmt::format("run.world_size={}", size), "-s",
+                                       "run.rendezvous=" + (folder / "meet").string()} +
+                                 how.more(r)};
       how.change(r, launch);
       outcomes[static_cast<size_t>(r)] = run_process(program(how.tool), launch);
     });

@@ -6,8 +6,6 @@
 #include "cli/window.h"
 
 using namespace tandem::testing;
-using Json = nlohmann::json;
-using Words = std::vector<std::string>;
 
 namespace {
 
@@ -23,11 +21,6 @@ std::vector<Act> typed(const Words& lines) {
   return acts;
 }
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 /// A folder with a chat template that writes answers as they are.
 struct Place {
   TemporaryFolder folder;
@@ -41,13 +34,13 @@ struct Place {
                                         "{% if add_generation_prompt %}<|start_header_id|>assistant"
                                         "<|end_header_id|>\n\n{% endif %}")
                                  .string();
-    flags = with(flags, {"-s", "chat.template=" + file});
+    flags = flags + Words{"-s", "chat.template=" + file};
   }
 
   std::string path(const std::string& name) const { return (folder / name).string(); }
   Session chat(const std::vector<Act>& acts, const Words& more = {},
                const char* tool = "pig-generate") const {
-    return run_in_window(120, tool, with(with(flags, {"--chat"}), more), acts);
+    return run_in_window(120, tool, flags + Words{"--chat"} + more, acts);
   }
   Session chat(const Words& lines, const Words& more = {},
                const char* tool = "pig-generate") const {
@@ -61,8 +54,8 @@ struct Place {
   std::string answer(const Json& messages, const Words& more = {}) const {
     const std::string file =
         folder.write("prompts.jsonl", Json{{"messages", messages}}.dump() + "\n").string();
-    const Outcome run = run_process(
-        program("pig-generate"), {.arguments = with(with(flags, {"-q", "--prompts", file}), more)});
+    const Outcome run = run_process(program("pig-generate"),
+                                    {.arguments = flags + Words{"-q", "--prompts", file} + more});
     REQUIRE(run.status == 0);
     return run.out.substr(0, run.out.size() - 1);
   }
@@ -248,10 +241,10 @@ TEST_SUITE("cli/chat") {
   TEST_CASE("without a terminal, and with what a chat does not take, an error says what to do") {
     const Place place;
     const auto refused = [&](const Words& more, const std::string& says) {
-      check_refused(run_process(program("pig-generate"),
-                                {.arguments = with(with(place.flags, {"-q", "--chat"}), more),
-                                 .input = "Hi\n"}),
-                    2, "pig-generate: error: " + says);
+      check_refused(
+          run_process(program("pig-generate"),
+                      {.arguments = place.flags + Words{"-q", "--chat"} + more, .input = "Hi\n"}),
+          2, "pig-generate: error: " + says);
     };
     refused({},
             "--chat: expected a terminal to chat on, but standard input is not a terminal\n  hint: "
@@ -281,7 +274,7 @@ TEST_SUITE("cli/chat") {
            {"spec.draft=nested", "spec.within=ngram", "draft.cache.kind=retrieval"}}}) {
       CAPTURE(tool);
       Words settings = {"--overwrite", "-v"};
-      for (const std::string& setting : draft) settings = with(settings, {"-s", setting});
+      for (const std::string& setting : draft) settings = settings + Words{"-s", setting};
       const Session run = place.chat(lines, settings, tool);
       CAPTURE(run.bytes);
       CHECK(run.status == 0);
@@ -296,7 +289,7 @@ TEST_SUITE("cli/chat") {
     const Place place;
     const auto plan = [&](const Words& more) {
       return run_process(program("pig-generate"),
-                         {.arguments = with(with(place.flags, {"--chat", "--dry-run"}), more)});
+                         {.arguments = place.flags + Words{"--chat", "--dry-run"} + more});
     };
     const Outcome whole = plan({});
     CHECK(has(whole.out, "prefill of 16384 tokens "));

@@ -19,17 +19,6 @@ size_t widest_line(const std::string& text) {
   return widest;
 }
 
-/// The text of a recipe without its comments.
-std::string without_origins(const std::string& text) {
-  std::string out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    line.resize(std::min(line.size(), line.find("  # ")));
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + '\n';
-  }
-  return out;
-}
-
 }  // namespace
 
 TEST_SUITE("cli/command_line") {

@@ -8,13 +8,7 @@ using namespace tandem::testing;
 
 namespace {
 
-Outcome run(const char* tool, const Words& words) {
-  return run_process(program(tool), {.arguments = with(words, {"--device", "cpu"})});
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+Outcome run(const char* tool, const Words& words) { return command(tool + words + "--device cpu"); }
 
 }  // namespace
 
@@ -31,11 +25,11 @@ TEST_SUITE("cli/gguf") {
     for (const Words& draft :
          {Words{"-s", "spec.draft=ngram"},
           {"-s", "spec.draft=model", "-s", "draft.path=" + model, "-s", "spec.force=true"}}) {
-      const Outcome drafted = run("sequoia-generate", with(words, draft));
+      const Outcome drafted = run("sequoia-generate", words + draft);
       CAPTURE(drafted.err);
       CHECK(drafted.out == plain.out);
     }
-    const auto ranks = run_ranks(2, with(words, {"--device", "cpu"}));
+    const auto ranks = run_ranks(2, words + Words{"--device", "cpu"});
     CAPTURE(ranks[0].err);
     CHECK(ranks[0].out == plain.out);
   }

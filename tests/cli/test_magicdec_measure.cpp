@@ -2,44 +2,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
 #include "cli/probe.h"
 
 using namespace tandem::testing;
-using Json = nlohmann::json;
 
 namespace {
 
 /// A few tokens of the embedded models: seconds.
-Outcome measure(std::vector<std::string> arguments, const Launch& launch = {}) {
-  const std::vector<std::string> small = {
-      "-m",
-      "tiny-2m",
-      "-s",
-      "run.context=200",
-      "-s",
-      "spec.gamma=[1,3]",
-      "-s",
-      "bench={new_tokens: 12, batches: 2, warm_ups: 0, drafts: [{name: s64, budget: 64}, "
-      "{name: lookup, kind: ngram}]}"};
-  Launch run = launch;
-  run.arguments = small;
-  run.arguments.insert(run.arguments.end(), arguments.begin(), arguments.end());
-  return run_process(program("magicdec-bench"), run);
+Outcome measure(const Words& more) {
+  return command(
+      "magicdec-bench -m tiny-2m -s run.context=200 -s spec.gamma=[1,3] -s 'bench={new_tokens: 12, "
+      "batches: 2, warm_ups: 0, drafts: [{name: s64, budget: 64}, {name: lookup, kind: ngram}]}'" +
+      more);
+}
+
+/// Runs one that fails nowhere.
+std::string records_of(const Words& more) {
+  const Outcome run = measure(more + "--format jsonl");
+  CAPTURE(run.err);
+  CHECK(run.status == 0);
+  return run.out;
 }
 
 std::string phase_of(const Json& record) { return record["workload"]["phase"]; }
-
-/// By phase; of one point.
-std::map<std::string, Json> by_phase(const std::string& text) {
-  std::map<std::string, Json> records;
-  for (const Json& record : json_lines(text)) records[phase_of(record)] = record;
-  return records;
-}
 
 /// What must hold of the counts of any rounds.
 void check_counts(const Json& spec) {
@@ -70,11 +58,10 @@ void check_counts(const Json& spec) {
 
 TEST_SUITE("cli/magicdec-bench/measure") {
   TEST_CASE("every draft at every gamma, greedy text as plain decoding has it") {
-    const Outcome run = measure({"-m", "tiny-16m", "-s", "model.compute=f32", "-s",
-                                 "bench.drafts=[{name: s64, budget: 64}, {name: all, keys: full}, "
-                                 "{name: small, kind: model, path: tiny-2m, budget: 64}, "
-                                 "{name: lookup, kind: ngram}]",
-                                 "-s", "run.batch=1", "--format", "jsonl"});
+    const Outcome run = measure(
+        "-m tiny-16m -s model.compute=f32 -s 'bench.drafts=[{name: s64, budget: 64}, {name: all, "
+        "keys: full}, {name: small, kind: model, path: tiny-2m, budget: 64}, {name: lookup, kind: "
+        "ngram}]' -s run.batch=1 --format jsonl");
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const auto records = by_phase(run.out);
@@ -122,16 +109,12 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     }
     // A draft that reads all keys agrees with itself.
     CHECK(records.at("rounds all gamma 3")["spec"]["alpha"] == 1);
-    CHECK(run.err.find("tokens/step: accepted draft tokens plus one from the target") !=
-          std::string::npos);
+    CHECK(has(run.err, "tokens/step: accepted draft tokens plus one from the target"));
   }
 
   TEST_CASE("drawn text: batches of several, pairs of batches give an interval") {
-    const Outcome run = measure({"-s", "run.batch=3", "-s", "sampling.temperature=1", "-s",
-                                 "bench.predict=no", "--format", "jsonl"});
-    CAPTURE(run.err);
-    CHECK(run.status == 0);
-    const auto records = by_phase(run.out);
+    const auto records =
+        by_phase(records_of("-s run.batch=3 -s sampling.temperature=1 -s bench.predict=no"));
     REQUIRE(records.size() == 5);
     const Json& spec = records.at("rounds s64 gamma 3")["spec"];
     check_counts(spec);
@@ -142,56 +125,36 @@ TEST_SUITE("cli/magicdec-bench/measure") {
   }
 
   TEST_CASE("a draft reads by keys, or by any policy that reads trees") {
-    const Outcome run =
-        measure({"-s", "run.batch=1", "-s", "spec.gamma=2", "-s", "bench.predict=no", "-s",
-                 "bench.drafts=[{name: s64, budget: 64}, {name: same, cache: {kind: streaming, "
-                 "recent: 60}}, "
-                 "{name: lsh, cache: {kind: lsh, lsh: {bits: 8, tables: 40}}}]",
-                 "--format", "jsonl"});
-    CAPTURE(run.err);
-    CHECK(run.status == 0);
-    const auto records = by_phase(run.out);
+    const auto records = by_phase(records_of(
+        "-s run.batch=1 -s spec.gamma=2 -s bench.predict=no -s 'bench.drafts=[{name: s64, budget: "
+        "64}, {name: same, cache: {kind: streaming, recent: 60}}, {name: lsh, cache: {kind: lsh, "
+        "lsh: {bits: 8, tables: 40}}}]'"));
     const Json &keys = records.at("rounds s64 gamma 2"), &cache = records.at("rounds same gamma 2");
     CHECK(keys["spec"]["accepted_hist"] == cache["spec"]["accepted_hist"]);
     CHECK(cache["workload"]["draft"]["cache"]["recent"] == 60);
     CHECK_FALSE(cache["workload"]["draft"].contains("keys"));
     check_counts(records.at("rounds lsh gamma 2")["spec"]);
-    const Outcome bad = measure({"-s", "bench.drafts=[{name: a, cache: {kind: lhs}}]"});
-    CHECK(bad.status == 3);
-    CHECK(bad.err.find("found 'lhs'") != std::string::npos);
   }
 
   TEST_CASE(
       "a target that chooses its keys: rounds write its own text, and records name its kind") {
-    const Outcome run =
-        measure({"-m", "tiny-16m", "-s", "model.compute=f32", "-s", "run.batch=2", "-s",
-                 "cache={kind: hybrid, recent: 16, dense_layers: [0]}", "-s",
-                 "bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: 64}, "
-                 "{name: s64, budget: 64}, {name: lookup, kind: ngram}]",
-                 "--format", "jsonl"});
-    CAPTURE(run.err);
-    CHECK(run.status == 0);
-    const auto records = by_phase(run.out);
+    const auto records = by_phase(records_of(
+        "-m tiny-16m -s model.compute=f32 -s run.batch=2 -s 'cache={kind: hybrid, recent: 16, "
+        "dense_layers: [0]}' -s 'bench.drafts=[{name: small, kind: model, path: tiny-2m, budget: "
+        "64}, {name: s64, budget: 64}, {name: lookup, kind: ngram}]'"));
     CHECK(records.size() == 7);
     for (const auto& [phase, record] : records) {
       CAPTURE(phase);
       CHECK(record["workload"]["cache"] == Json{{"kind", "hybrid"}, {"place", "device"}});
       if (phase != "plain") CHECK(record["spec"]["sequences_as_plain"] == 4);
     }
-    const Outcome predicted = measure(
-        {"-s", "cache.kind=lsh", "-s", "bench.predict=only", "-s", "bench.hardware.card=h200"});
-    CHECK(predicted.status == 3);
-    CHECK(predicted.err.find("cache.kind: is lsh, but bench.predict=only needs full; leave it "
-                             "full, or leave bench.predict out to measure") != std::string::npos);
   }
 
   TEST_CASE("auto chooses in every round, next to gammas of a list, and the best is told") {
     const Outcome run = measure(
-        {"-s", "run.batch=2", "-s", "spec.gamma=[1, 3, auto]", "-s", "spec.max_gamma=5", "-s",
-         "bench.new_tokens=60", "-s",
-         "bench.drafts=[{name: s64, budget: 64}, {name: small, kind: model, path: tiny-2m}, "
-         "{name: text, kind: ngram}]",
-         "--format", "jsonl"});
+        "-s run.batch=2 -s 'spec.gamma=[1, 3, auto]' -s spec.max_gamma=5 -s bench.new_tokens=60 -s "
+        "'bench.drafts=[{name: s64, budget: 64}, {name: small, kind: model, path: tiny-2m}, {name: "
+        "text, kind: ngram}]' --format jsonl");
     CAPTURE(run.err);
     CHECK(run.status == 0);
     const auto records = by_phase(run.out);
@@ -222,25 +185,17 @@ TEST_SUITE("cli/magicdec-bench/measure") {
           best = name + " decodes ";
         }
       }
-    CHECK(run.err.find("batch 2 at 200 tokens, temperature 0: " + best) != std::string::npos);
+    CHECK(has(run.err, "batch 2 at 200 tokens, temperature 0: " + best));
     // Prompt lookup has no auto: the most, once.
-    const Outcome most_listed =
-        measure({"-s", "spec.gamma=[5, auto]", "-s", "spec.max_gamma=5", "--format", "jsonl"});
-    CAPTURE(most_listed.err);
-    CHECK(most_listed.status == 0);
-    CHECK(by_phase(most_listed.out).size() == 4);
-    const Outcome bad = measure({"-s", "spec.gamma=[auto, 2, auto]"});
-    CHECK(bad.status == 3);
-    CHECK(bad.err.find("spec.gamma: names auto twice") != std::string::npos);
+    CHECK(by_phase(records_of("-s 'spec.gamma=[5, auto]' -s spec.max_gamma=5")).size() == 4);
   }
 
   TEST_CASE("random weights: acceptance is simulated by alpha, and said to be") {
-    const std::string model =
-        "synthetic:" + (tandem::test::source_dir() / "recipes/models/tiny-2m/config.json").string();
+    const std::string model = "synthetic:" + recipe_file("models/tiny-2m/config.json");
     const Outcome run =
-        measure({"-m", model, "-s", "run.batch=2", "-s", "bench.random_kv=true", "-s",
-                 "bench.drafts=[{name: s64, budget: 64, alpha: .8}, {name: u, budget: 64}]",
-                 "--format", "jsonl"});
+        measure("-m " + model +
+                " -s run.batch=2 -s bench.random_kv=true -s 'bench.drafts=[{name: s64, budget: 64, "
+                "alpha: .8}, {name: u, budget: 64}]' --format jsonl");
     CAPTURE(run.err);
     CHECK(run.status == 8);
     const auto records = by_phase(run.out);
@@ -249,37 +204,11 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(record["workload"]["dataset"] == "random keys and values");
     CHECK(record["spec"]["alpha_simulated"] == .8);
     CHECK(record["spec"]["tokens_per_round_expected"].get<double>() == doctest::Approx(2.952));
-    CHECK(record.dump().find("accepted tokens are simulated") != std::string::npos);
+    CHECK(has(record.dump(), "accepted tokens are simulated"));
     check_counts(record["spec"]);
     const Json& failed = records.at("rounds u gamma 3");
     CHECK(failed["status"] == "failed");
-    CHECK(failed["error"]["message"].dump().find("is not known") != std::string::npos);
-  }
-
-  TEST_CASE("--resume measures what is missing, also after a torn line; none is there twice") {
-    const TemporaryFolder folder;
-    const std::filesystem::path file = folder / "out.jsonl";
-    const auto sweep = [&](const std::string& more) {
-      return measure({"--sweep", "run.batch=1,2", "-o", file.string(), more});
-    };
-    CHECK(sweep("--no-progress").status == 0);
-    const std::string whole = file_text(file);
-    std::vector<std::pair<std::string, std::string>> all;
-    for (const Json& record : json_lines(whole))
-      all.emplace_back(record["point"], phase_of(record));
-    REQUIRE(all.size() == 10);
-    std::filesystem::resize_file(file, whole.size() - 1000);
-    const Outcome again = sweep("--resume");
-    CAPTURE(again.err);
-    CHECK(again.status == 0);
-    std::vector<std::pair<std::string, std::string>> now;
-    for (const Json& record : json_lines(file_text(file)))
-      now.emplace_back(record["point"], phase_of(record));
-    CHECK(now == all);
-    CHECK(file_text(file).substr(0, whole.size() / 2) == whole.substr(0, whole.size() / 2));
-    const std::string before = file_text(file);
-    CHECK(sweep("--resume").status == 0);
-    CHECK(file_text(file) == before);
+    CHECK(has(failed["error"]["message"].dump(), "is not known"));
   }
 
   TEST_CASE("each key of a sweep reaches the measurement") {
@@ -296,14 +225,13 @@ TEST_SUITE("cli/magicdec-bench/measure") {
                  {"sampling.temperature=0,0.6", "/workload/temperature", {0, .6}}};
     for (const auto& c : cases) {
       CAPTURE(c.sweep);
-      const Outcome run = measure({"-s", "run.batch=1", "-s", "run.context=100", "-s",
-                                   "spec.gamma=2", "-s", "bench.batches=1", "--sweep", c.sweep,
-                                   "-s", "bench.predict=no", "--format", "jsonl"});
-      CAPTURE(run.err);
-      CHECK(run.status == 0);
+      const std::string out = records_of(
+          "-s run.batch=1 -s run.context=100 -s spec.gamma=2 -s bench.batches=1 -s "
+          "bench.predict=no --sweep" +
+          Words(c.sweep));
       std::vector<double> seen;
       std::set<std::string> points;
-      for (const Json& record : json_lines(run.out)) {
+      for (const Json& record : json_lines(out)) {
         points.insert(record["point"]);
         const Json& latency = record["latency"];
         CHECK(latency["itl_ms"]["p50"] <= latency["itl_ms"]["p99"]);
@@ -317,41 +245,33 @@ TEST_SUITE("cli/magicdec-bench/measure") {
 
   TEST_CASE("presets of sizes lie over a recipe") {
     const auto sizes = [](const std::string& preset) {
-      const Outcome run =
-          run_process(program("magicdec-bench"),
-                      {.arguments = {"-r", "magicdec/tiny-16m", "-r", "magicdec/preset-" + preset,
-                                     "--print-recipe"}});
+      const Outcome run = command(
+          "magicdec-bench -r magicdec/tiny-16m --print-recipe -r "
+          "magicdec/preset-" +
+          preset);
       CHECK(run.status == 0);
-      CHECK(run.out.find("self-512") != std::string::npos);
+      CHECK(has(run.out, "self-512"));
       return run.out;
     };
     const std::string program = sizes("80-tokens"), paper = sizes("96-tokens");
     for (const char* line : {"new_tokens: 80 ", "batches: 5 ", "warm_ups: 5 ", "seed: 123 "})
-      CHECK(program.find(line) != std::string::npos);
+      CHECK(has(program, line));
     for (const char* line : {"new_tokens: 96 ", "batches: 20 ", "warm_ups: 1 ", "seed: 0 "})
-      CHECK(paper.find(line) != std::string::npos);
+      CHECK(has(paper, line));
   }
 
   TEST_CASE("shards divide the points, and their records join by concatenation") {
     const TemporaryFolder folder;
-    const std::vector<std::string> sweep = {"--sweep", "run.batch=1,2", "-s", "spec.gamma=2"};
+    const Words sweep = "--sweep run.batch=1,2 -s spec.gamma=2";
     std::set<std::string> points;
     std::string joined;
-    for (const char* shard : {"1/2", "2/2"}) {
-      std::vector<std::string> words = sweep;
-      words.insert(words.end(), {"--shard", shard, "--format", "jsonl"});
-      const Outcome run = measure(words);
-      CHECK(run.status == 0);
-      joined += run.out;
-    }
+    for (const char* shard : {"--shard 1/2", "--shard 2/2"}) joined += records_of(sweep + shard);
     const auto records = json_lines(joined);
     for (const Json& record : records) points.insert(record["point"]);
     CHECK(points.size() == 2);
     CHECK(records.size() == 6);
     // As the file of a whole sweep, of which nothing is left to measure.
-    std::vector<std::string> words = sweep;
-    words.insert(words.end(), {"--resume", "-o", folder.write("all.jsonl", joined).string()});
-    CHECK(measure(words).status == 0);
+    CHECK(measure(sweep + Words{"--resume", "-o", folder.write("all.jsonl", joined)}).status == 0);
     CHECK(file_text(folder / "all.jsonl") == joined);
   }
 
@@ -359,8 +279,7 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     const Outcome draft =
         measure({"-s", "run.batch=1", "-s",
                  "bench.drafts=[{name: k, keys: topk, budget: 64, tree: " +
-                     (tandem::test::source_dir() / "recipes/sequoia/tree-8.json").string() +
-                     "}, {name: s64, budget: 64}]",
+                     recipe_file("sequoia/tree-8.json") + "}, {name: s64, budget: 64}]",
                  "--format", "jsonl"});
     CAPTURE(draft.err);
     CHECK(draft.status == 8);
@@ -369,21 +288,21 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(records.at("rounds k tree 8x6")["error"]["kind"] == "recipe");
     CHECK(records.at("rounds s64 gamma 1")["status"] == "ok");
     CHECK(
-        draft.err.find("the policy of 'k' is topk, which does not support trees of draft tokens") !=
-        std::string::npos);
+        has(draft.err, "the policy of 'k' is topk, which does not support trees of draft tokens"));
 
-    const Outcome rows = measure({"-s", "run.batch=380", "-s", "run.context=20", "-s",
-                                  "spec.gamma=10", "-s", "bench.batches=1", "--format", "jsonl"});
+    const Outcome rows = measure(
+        "-s run.batch=380 -s run.context=20 -s spec.gamma=10 -s bench.batches=1 --format jsonl");
     CAPTURE(rows.err);
     CHECK(rows.status == 8);
     records = by_phase(rows.out);
     CHECK(records.at("plain")["status"] == "ok");
     CHECK(records.at("rounds lookup gamma 10")["status"] == "failed");
-    CHECK(rows.err.find("spec.gamma: 10 draft tokens and 1 more for each of 380 sequences exceed "
-                        "the 4096 rows of a step") != std::string::npos);
+    CHECK(has(rows.err,
+              "spec.gamma: 10 draft tokens and 1 more for each of 380 sequences exceed "
+              "the 4096 rows of a step"));
 
-    const Outcome memory = measure({"--sweep", "run.batch=1,800", "-s", "spec.gamma=1", "-s",
-                                    "run.host_memory_limit=200MiB", "--format", "jsonl"});
+    const Outcome memory = measure(
+        "--sweep run.batch=1,800 -s spec.gamma=1 -s run.host_memory_limit=200MiB --format jsonl");
     CAPTURE(memory.err);
     CHECK(memory.status == 8);
     const std::vector<Json> lines = json_lines(memory.out);
@@ -393,57 +312,16 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(lines.back()["workload"]["batch"] == 800);
   }
 
-  TEST_CASE("bad settings say what is wrong and what to do") {
-    const auto fails = [](std::vector<std::string> with, int status, const std::string& text) {
-      const Outcome run = measure(std::move(with));
-      CAPTURE(run.err);
-      CHECK(run.status == status);
-      CHECK(run.err.find(text) != std::string::npos);
-    };
-    fails({"-s", "run.batch=1", "-s", "spec.gamma=12"}, 3,
-          "spec.gamma: is 12 tokens, but a sequence gets only 12 new tokens; lower it, or raise "
-          "bench.new_tokens");
-    fails({"-s", "run.batch=1", "-s", "bench.budget=4"}, 3,
-          "'s64' has a budget of 4 tokens, expected more than the 4 tokens that are always read");
-    fails({"-s", "run.batch=1", "-s", "spec.gamma=[2,2]"}, 3, "spec.gamma: names '2' twice");
-    fails({"-s", "run.batch=1", "-s", "run.context=16380"}, 3,
-          "run.context: is 16380 tokens with 12 new tokens, but tiny-2m supports only 16384");
-    fails({"-s", "run.batch=1", "-s", "run.context=16000"}, 4,
-          "tokens, but a prompt of run.context needs 15999\n  hint: name a longer text with -s "
-          "data.path=FILE, or lower run.context\n");
-  }
-
-  TEST_CASE("--dry-run says what fits") {
-    const Outcome run = measure({"--sweep", "run.batch=1,2", "--dry-run"});
-    CHECK(run.status == 0);
-    CHECK(run.out.find("planned peak") != std::string::npos);
-    const Outcome large =
-        measure({"--sweep", "run.batch=800", "--dry-run", "-s", "run.host_memory_limit=200MiB"});
-    CHECK(large.status == 5);
-    CHECK(large.out.find("does not fit") != std::string::npos);
-  }
-
   TEST_CASE("sequences of prompts of a file end where the model ends them") {
     const TemporaryFolder folder;
-    const auto file = folder.write("prompts.jsonl",
-                                   "{\"prompt\": \"Once upon a time\"}\n"
-                                   "{\"ids\": [5, 6, 7, 8, 9, 10, 11]}\n");
-    const auto bench = [&](const std::string& context, const std::string& batches,
-                           const std::vector<std::string>& more = {}) {
-      std::vector<std::string> arguments = {"-m",       "tiny-16m",
-                                            "-s",       "bench.prompts=" + file.string(),
-                                            "-s",       "run.context=" + context,
-                                            "-s",       "run.batch=1",
-                                            "-s",       "bench.batches=" + batches,
-                                            "-s",       "spec.gamma=3",
-                                            "--format", "jsonl"};
-      arguments.insert(arguments.end(), more.begin(), more.end());
-      return measure(arguments);
+    const std::string file = folder.write("prompts.jsonl",
+                                          "{\"prompt\": \"Once upon a time\"}\n"
+                                          "{\"ids\": [5, 6, 7, 8, 9, 10, 11]}\n");
+    const auto bench = [&](const std::string& context, const std::string& batches) {
+      return "-m tiny-16m -s run.batch=1 -s spec.gamma=3 -s bench.prompts=" + file +
+             Words{"-s", "run.context=" + context, "-s", "bench.batches=" + batches};
     };
-    const Outcome run = bench("7", "2");
-    CAPTURE(run.err);
-    CHECK(run.status == 0);
-    const auto records = by_phase(run.out);
+    const auto records = by_phase(records_of(bench("7", "2")));
     REQUIRE(records.size() == 3);
     const Json& lookup = records.at("rounds lookup gamma 3");
     CHECK(lookup["workload"]["dataset"] == "prompts.jsonl");
@@ -451,9 +329,9 @@ TEST_SUITE("cli/magicdec-bench/measure") {
     CHECK(lookup["spec"]["sequences_as_plain"] == 2);
     check_counts(lookup["spec"]);
     // The third token that tiny-16m writes is " the".
-    const Outcome short_run = bench("7", "1", {"-s", "sampling.stop_ids=[278]"});
-    CHECK(by_phase(short_run.out).at("plain")["timing"]["decode_step"]["n"] == 2);
-    CHECK(has(bench("7", "3").err, "expected 3 prompts, found 2"));
-    CHECK(has(bench("6", "2").err, ":2: expected 2 to 6 tokens (run.context), found 7"));
+    CHECK(by_phase(records_of(bench("7", "1") + "-s sampling.stop_ids=[278]"))
+              .at("plain")["timing"]["decode_step"]["n"] == 2);
+    CHECK(has(measure(bench("7", "3")).err, "expected 3 prompts, found 2"));
+    CHECK(has(measure(bench("6", "2")).err, ":2: expected 2 to 6 tokens (run.context), found 7"));
   }
 }

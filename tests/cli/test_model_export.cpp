@@ -8,34 +8,19 @@
 #include "io/safetensors.h"
 
 using namespace tandem::testing;
-using Json = nlohmann::json;
-using Words = std::vector<std::string>;
 
 namespace {
 
 /// Writes a model without adapters.
 Outcome write(const std::string& model, const std::string& to, const Words& more) {
-  Words all = {"-m", model, "--to", "model", "-o", to};
-  all.insert(all.end(), more.begin(), more.end());
-  return run_process(program("s2ft-adapter"), {.arguments = all});
+  return command(Words{"s2ft-adapter", "-m", model, "--to", "model", "-o", to} + more);
 }
 
 std::string greedy(const std::string& model, const Words& more) {
-  Words all = {"-m",
-               model,
-               "-p",
-               "Once upon a time",
-               "-n",
-               "24",
-               "-q",
-               "-s",
-               "model.compute=f32",
-               "-s",
-               "model.activations=compute",
-               "--device",
-               "cpu"};
-  all.insert(all.end(), more.begin(), more.end());
-  const Outcome run = run_process(program("pig-generate"), {.arguments = all});
+  const Outcome run = command(
+      "pig-generate -p 'Once upon a time' -n 24 -q -s model.compute=f32 -s "
+      "model.activations=compute --device cpu -m " +
+      model + more);
   CAPTURE(run.err);
   REQUIRE(run.status == 0);
   return run.out;

@@ -51,13 +51,13 @@ Words merged(const PeftFolder& peft) {
 }
 
 Outcome generate(const Words& words) {
-  return run_process(program("pig-generate"), {.arguments = with(words, kWords)});
+  return run_process(program("pig-generate"), {.arguments = words + kWords});
 }
 
 Outcome adapter_tool(const PeftFolder& peft, const Words& words) {
   return run_process(
       program("s2ft-adapter"),
-      {.arguments = with({"-m", "tiny-2m", "--adapter", peft.path(), "--no-progress"}, words)});
+      {.arguments = Words{"-m", "tiny-2m", "--adapter", peft.path(), "--no-progress"} + words});
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ TEST_SUITE("cli/peft_adapters") {
       CAPTURE(one.err);
       REQUIRE(one.status == 0);
       CHECK(one.out != base);
-      CHECK(generate(with(merged(peft), {"--dry-run"})).status == 0);
+      CHECK(generate(merged(peft) + Words{"--dry-run"}).status == 0);
       const std::string model = (peft.folder / "model").string();
       const Outcome written = adapter_tool(
           peft, {"--to", "model", "-s", "output.weights=f32", "--verify", "-o", model});
@@ -79,7 +79,7 @@ TEST_SUITE("cli/peft_adapters") {
       CHECK(generate({"-m", model}).out == one.out);
       CHECK(nlohmann::json::parse(file_text(peft.folder / "model/config.json"))
                 .at("tie_word_embeddings") == !unties);
-      const std::vector<Outcome> ranks = run_ranks(3, with(merged(peft), kWords));
+      const std::vector<Outcome> ranks = run_ranks(3, merged(peft) + kWords);
       CAPTURE(ranks[0].err);
       CHECK(ranks[0].status == 0);
       CHECK(ranks[0].out == one.out);
@@ -128,7 +128,7 @@ TEST_SUITE("cli/peft_adapters") {
     CHECK(ran.status == 0);
     const Outcome loud = run_process(
         program("pig-generate"),
-        {.arguments = with(merged(peft), {"-p", "Once", "-n", "2", "--device", "cpu"})});
+        {.arguments = merged(peft) + Words{"-p", "Once", "-n", "2", "--device", "cpu"}});
     const std::string told = "'target_modules' names 'W_pack', which this model does not have";
     CHECK(loud.err.find(told) != std::string::npos);
     CHECK(loud.err.find(told) == loud.err.rfind(told));

@@ -1,32 +1,29 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
-#include <nlohmann/json.hpp>
 
 #include "cli/kept_limits.h"
 #include "cli/probe.h"
 
 using namespace tandem::testing;
-using Json = nlohmann::json;
 
 namespace {
 
 /// As short as a measurement can be, without one of the machine's limits.
-Outcome pig_bench(std::vector<std::string> arguments, Launch launch = {}) {
-  arguments.insert(arguments.begin(), {"-s", "bench.min_runs=2", "-s", "bench.min_time=0s", "-s",
-                                       "bench.new_tokens=4"});
-  launch.arguments = std::move(arguments);
-  launch.variables["TANDEM_CACHE_DIR"] = kept_limits();
-  return run_process(program("pig-bench"), launch);
+Outcome pig_bench(const Words& more, Launch launch = {}) {
+  launch.variables.try_emplace("TANDEM_CACHE_DIR", kept_limits());
+  return command(
+      "pig-bench -m tiny-2m -s bench.min_runs=2 -s bench.min_time=0s -s bench.new_tokens=4" + more,
+      launch);
 }
 
 }  // namespace
 
 TEST_SUITE("cli/pig_bench") {
   TEST_CASE("a sweep gives one record a point and phase") {
-    const Outcome run =
-        pig_bench({"-m", "tiny-2m", "--format", "jsonl", "-s", "run.context=100", "--sweep",
-                   "run.batch=1,3", "--sweep", "cache.kind=full,streaming"});
+    const Outcome run = pig_bench(
+        "--format jsonl -s run.context=100 --sweep run.batch=1,3 --sweep "
+        "cache.kind=full,streaming");
     CHECK(run.status == 0);
     const auto all = json_lines(run.out);
     REQUIRE(all.size() == 8);
@@ -47,12 +44,12 @@ TEST_SUITE("cli/pig_bench") {
 
   TEST_CASE("records go to the file, the table to standard output") {
     const TemporaryFolder folder;
-    const std::string path = (folder / "out.jsonl").string();
-    const Outcome run = pig_bench({"-m", "tiny-2m", "-s", "run.context=64", "--phase", "decode",
-                                   "-s", "bench.random_kv=true", "-o", path, "--format", "md"});
+    const std::string path = folder / "out.jsonl";
+    const Outcome run = pig_bench("-s run.context=64 --phase decode -s bench.random_kv=true -o " +
+                                  path + " --format md");
     CHECK(run.status == 0);
     CHECK(run.out.find("| model ") == 0);
-    CHECK(run.out.find("random KV") != std::string::npos);
+    CHECK(has(run.out, "random KV"));
     const auto all = json_lines(file_text(path));
     REQUIRE(all.size() == 1);
     CHECK(all[0]["workload"]["kv"] == "random");
@@ -62,12 +59,9 @@ TEST_SUITE("cli/pig_bench") {
     const TemporaryFolder folder;
     write_limits(folder / "ceilings.json", 1e-3);
     const auto bench = [&](const std::string& format) {
-      return run_process(
-          program("pig-bench"),
-          {.arguments = {"-m", "tiny-2m", "-t", "1", "-s", "run.context=64", "--phase", "decode",
-                         "-s", "bench.random_kv=true", "-s", "bench.min_runs=2", "-s",
-                         "bench.min_time=0s", "--format", format},
-           .variables = {{"TANDEM_CACHE_DIR", folder.path().string()}}});
+      return pig_bench(
+          "-t 1 -s run.context=64 --phase decode -s bench.random_kv=true --format " + format,
+          {.variables = {{"TANDEM_CACHE_DIR", folder.path()}}});
     };
     const Outcome text = bench("text");
     REQUIRE(text.status == 0);
@@ -80,99 +74,34 @@ TEST_SUITE("cli/pig_bench") {
   }
 
   TEST_CASE("a failing point is recorded and the sweep goes on") {
-    const Outcome run = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--format", "jsonl",
-                                   "--sweep", "run.context=1Mi,64"});
+    const Outcome run = pig_bench("--phase decode --format jsonl --sweep run.context=1Mi,64");
     CHECK(run.status == 8);
     const auto all = json_lines(run.out);
     REQUIRE(all.size() == 2);
     CHECK(all[0]["status"] == "failed");
     CHECK(all[0]["error"]["kind"] == "recipe");
     CHECK(all[1]["status"] == "ok");
-    CHECK(run.err.find("run.context: is 1048576 tokens plus 4 decoded tokens, but ") !=
-          std::string::npos);
-    const Outcome alone = pig_bench({"-m", "tiny-2m", "-s", "run.context=1Mi"});
+    CHECK(has(run.err, "run.context: is 1048576 tokens plus 4 decoded tokens, but "));
+    const Outcome alone = pig_bench("-s run.context=1Mi");
     CHECK(alone.status == 3);
-    CHECK(alone.out.find("failed: run.context") != std::string::npos);
-    const Outcome memory =
-        pig_bench({"-m", "tiny-2m", "-s", "run.host_memory_limit=4MiB", "--phase", "prefill"});
+    CHECK(has(alone.out, "failed: run.context"));
+    const Outcome memory = pig_bench("-s run.host_memory_limit=4MiB --phase prefill");
     CHECK(memory.status == 5);
-  }
-
-  TEST_CASE("--resume measures what is missing, also after a torn line") {
-    const TemporaryFolder folder;
-    const std::string path = (folder / "out.jsonl").string();
-    const std::vector<std::string> sweep = {
-        "-m", "tiny-2m", "--phase", "decode", "-s", "run.context=32", "-o", path, "--sweep"};
-    auto first = sweep, second = sweep;
-    first.push_back("run.batch=1,2");
-    second.insert(second.end(), {"run.batch=1,2,3", "--resume"});
-    CHECK(pig_bench(first).status == 0);
-    const std::string before = file_text(path);
-    std::ofstream(path, std::ios::app) << "{\"torn";
-    const Outcome run = pig_bench(second);
-    CHECK(run.status == 0);
-    CHECK(file_text(path).find(before) == 0);
-    const auto all = json_lines(file_text(path));
-    REQUIRE(all.size() == 3);
-    CHECK(all[2]["workload"]["batch"] == 3);
-    CHECK(pig_bench({"-m", "tiny-2m", "--resume"}).status == 2);
-    std::ofstream(folder / "other.jsonl") << "{\"tool\": \"kernel-bench\", \"status\": \"ok\"}\n";
-    CHECK(
-        pig_bench({"-m", "tiny-2m", "-o", (folder / "other.jsonl").string(), "--resume"}).status ==
-        4);
-  }
-
-  TEST_CASE("--resume leaves a file alone that no bench has written") {
-    const TemporaryFolder folder;
-    const std::string notes = "my only notes, one line, no line break";
-    const auto path = folder.write("notes", notes);
-    const Outcome run = pig_bench({"-m", "tiny-2m", "-o", path.string(), "--resume"});
-    CHECK(run.status == 4);
-    CHECK(run.err.find("does not begin a record") != std::string::npos);
-    CHECK(file_text(path) == notes);
-  }
-
-  TEST_CASE("--dry-run tells of each point whether it fits") {
-    const Outcome run =
-        pig_bench({"-m", "synthetic:llama-3.2-1b", "--dry-run", "-s", "run.host_memory_limit=16GiB",
-                   "--sweep", "run.batch=1,1000", "-s", "run.context=64Ki", "--phase", "decode",
-                   "--phase", "linear"});
-    CHECK(run.status == 5);
-    std::istringstream lines(run.out);
-    std::vector<std::string> table;
-    for (std::string line; std::getline(lines, line);) table.push_back(line);
-    REQUIRE(table.size() == 5);
-    CHECK(table[1].ends_with(" fits"));
-    CHECK(table[2].ends_with(" fits"));
-    CHECK(table[3].ends_with(" does not fit"));
-    CHECK(run.cpu_seconds < 2);
-  }
-
-  TEST_CASE("mistakes in the bench section") {
-    const Outcome twice = pig_bench({"-m", "tiny-2m", "--phase", "decode", "--phase", "decode"});
-    CHECK(twice.status == 3);
-    CHECK(twice.err.find("'decode' is listed twice") != std::string::npos);
-    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "decoding"}).status == 3);
-    CHECK(pig_bench({"-m", "tiny-2m", "--phase", "prefill", "-s", "bench.random_kv=true"}).status ==
-          3);
   }
 
   TEST_CASE("an interruption ends a long measurement at the next step and leaves no file behind") {
     const TemporaryFolder folder;
-    const std::string path = (folder / "out.jsonl").string();
+    const std::string path = folder / "out.jsonl";
     // Steps of several milliseconds: samples are capped by number, and a small model would be done
     // before the signal comes.
-    const std::vector<std::string> bench = {"-m",      "tiny-16m",
-                                            "-s",      "run.context=4096",
-                                            "-s",      "run.batch=16",
-                                            "-s",      "bench.random_kv=true",
-                                            "--phase", "decode",
-                                            "-o",      path,
-                                            "-s",      "bench.min_time=5min"};
+    const Words bench =
+        "-m tiny-16m -s run.context=4096 -s run.batch=16 -s bench.random_kv=true --phase decode "
+        "-o " +
+        path + " -s bench.min_time=5min";
     for (int i = 0; i < 2; ++i) {  // the first run leaves nothing that the second would refuse
       const Outcome run = pig_bench(bench, {.signal = SIGINT, .signal_at_cpu = 2});
       CHECK(run.status == 130);
-      CHECK(run.err.find("interrupted, finishing the current step") != std::string::npos);
+      CHECK(has(run.err, "interrupted, finishing the current step"));
       CHECK(run.err.ends_with("pig-bench: error: interrupted\n"));
       CHECK(run.cpu_seconds < 20);  // of five minutes
       CHECK(folder.n_files() == 0);
@@ -180,8 +109,8 @@ TEST_SUITE("cli/pig_bench") {
   }
 
   TEST_CASE("the installed recipes are valid") {
-    for (const char* name : {"pig/compare", "pig/bench-llama-3.2-1b"}) {
-      const Outcome check = pig_bench({"-r", name, "--check"});
+    for (const std::string name : {"pig/compare", "pig/bench-llama-3.2-1b"}) {
+      const Outcome check = command("pig-bench --check -r " + name);
       CHECK(check.status == 0);
       CHECK(check.out + check.err == "");
     }

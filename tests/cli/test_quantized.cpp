@@ -9,13 +9,7 @@ using namespace tandem::testing;
 
 namespace {
 
-Outcome run(const char* tool, const Words& words) {
-  return run_process(program(tool), {.arguments = with(words, {"--device", "cpu"})});
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+Outcome run(const char* tool, const Words& words) { return command(tool + words + "--device cpu"); }
 
 /// A run in f32, where texts do not hang on how rows are grouped.
 Words words_of(const std::string& weights) {
@@ -43,7 +37,7 @@ TEST_SUITE("cli/quantized") {
     for (const char* weights : {"int8", "int4", "fp8"})
       for (const std::string activations : {"int8", "compute"}) {
         if (weights == std::string("fp8") && activations == "int8") continue;  // refused
-        const Words words = with(words_of(weights), {"-s", "model.activations=" + activations});
+        const Words words = words_of(weights) + Words{"-s", "model.activations=" + activations};
         const Outcome plain = run("pig-generate", words);
         REQUIRE(plain.status == 0);
         CHECK(plain.out.size() > 40);
@@ -57,7 +51,7 @@ TEST_SUITE("cli/quantized") {
               {"-s", "spec.draft=self", "-s", "draft.cache.kind=snapkv", "-s",
                "draft.cache.snapkv.budget=40", "-s", "spec.force=true"},
               {"-s", "spec.draft=self", "-s", "draft.weights=int4", "-s", "spec.force=true"}}) {
-          const Outcome drafted = run("sequoia-generate", with(words, draft));
+          const Outcome drafted = run("sequoia-generate", words + draft);
           CAPTURE(drafted.err);
           CHECK(drafted.out == plain.out);
         }
@@ -71,7 +65,7 @@ TEST_SUITE("cli/quantized") {
     for (const char* weights : {"int8", "int4", "fp8"}) {
       const Outcome drafted = run(
           "sequoia-generate",
-          with(words, {"-s", "spec.draft=self", "-s", std::string("draft.weights=") + weights}));
+          words + Words{"-s", "spec.draft=self", "-s", std::string("draft.weights=") + weights});
       CAPTURE(drafted.err);
       CHECK(drafted.out == plain.out);
     }
@@ -81,9 +75,9 @@ TEST_SUITE("cli/quantized") {
     for (const char* weights : {"int4", "fp8"}) {
       const Words words = words_of(weights);
       const Outcome two = run("pig-generate", words);
-      const Outcome one = run("pig-generate", with(words, {"-s", "run.threads=1"}));
+      const Outcome one = run("pig-generate", words + Words{"-s", "run.threads=1"});
       CHECK(one.out == two.out);
-      const auto ranks = run_ranks(2, with(words, {"--device", "cpu", "-s", "run.threads=1"}));
+      const auto ranks = run_ranks(2, words + Words{"--device", "cpu", "-s", "run.threads=1"});
       CAPTURE(ranks[0].err);
       CHECK(ranks[0].out == two.out);
     }
@@ -104,16 +98,16 @@ TEST_SUITE("cli/quantized") {
       CHECK(has(written.out, "verified file "));
       const Words words = {"-p", "The lamp was lit", "-n", "40", "-q", "-s", "model.compute=f32"};
       const Outcome want = run("pig-generate",
-                               with(words, {"-m", "tiny-16m", "-s", "model.weights=" + weights})),
-                    found = run("pig-generate", with(words, {"-m", model}));
+                               words + Words{"-m", "tiny-16m", "-s", "model.weights=" + weights}),
+                    found = run("pig-generate", words + Words{"-m", model});
       CAPTURE(found.err);
       CHECK(found.out.size() > 40);
       // The head in fp8 is exempt: folders hold it in bf16 where it is tied to the embedding.
       if (weights != "fp8") CHECK(found.out == want.out);
-      const auto ranks = run_ranks(2, with(words, {"-m", model, "--device", "cpu"}));
+      const auto ranks = run_ranks(2, words + Words{"-m", model, "--device", "cpu"});
       CAPTURE(ranks[0].err);
       CHECK(ranks[0].out == found.out);
-      CHECK(run("sequoia-generate", with(words, {"-m", model, "-s", "spec.draft=ngram"})).out ==
+      CHECK(run("sequoia-generate", words + Words{"-m", model, "-s", "spec.draft=ngram"}).out ==
             found.out);
       // Weights that are written as numbers leave no word of the quantization.
       REQUIRE(run_process(program("s2ft-adapter"),
@@ -121,7 +115,7 @@ TEST_SUITE("cli/quantized") {
                   .status == 0);
       CHECK_FALSE(has(tandem::io::read_file(plain + "/config.json"), "quantization_config"));
       const Outcome again =
-          run("pig-generate", with(words, {"-m", model, "-s", "model.weights=int8"}));
+          run("pig-generate", words + Words{"-m", model, "-s", "model.weights=int8"});
       CHECK(again.status == 3);
       CHECK(has(again.err, "quantized already"));
     }
@@ -152,9 +146,9 @@ TEST_SUITE("cli/quantized") {
   TEST_CASE("a GPU's plan holds codes, of which products read activations as they are") {
     const auto plan = [](const Words& more) {
       return run_process(program("pig-generate"),
-                         {.arguments = with({"-m", "tiny-16m", "-p", "x", "--dry-run", "--format",
-                                             "jsonl", "-s", "run.plan_for=h200"},
-                                            more)});
+                         {.arguments = Words{"-m", "tiny-16m", "-p", "x", "--dry-run", "--format",
+                                             "jsonl", "-s", "run.plan_for=h200"} +
+                                       more});
     };
     const auto bytes = [&](const char* weights) {
       const Outcome planned = plan({"-s", std::string("model.weights=") + weights});
@@ -177,9 +171,9 @@ TEST_SUITE("cli/quantized") {
   TEST_CASE("a state goes on only with the activations that made it") {
     const TemporaryFolder folder;
     const auto generate = [&](const char* activations, const Words& more) {
-      return run("pig-generate", with({"-m", "tiny-16m", "-n", "4", "-s", "model.weights=int8",
-                                       "-s", std::string("model.activations=") + activations},
-                                      more));
+      return run("pig-generate", Words{"-m", "tiny-16m", "-n", "4", "-s", "model.weights=int8",
+                                       "-s", std::string("model.activations=") + activations} +
+                                     more);
     };
     const std::string path = (folder / "state").string();
     REQUIRE(generate("int8", {"-p", "The lamp was lit", "-s", "output.state=" + path}).status == 0);
@@ -210,7 +204,7 @@ TEST_SUITE("cli/quantized") {
            "model.weights: no product multiplies f32 weights by bf16 inputs"},
           {{"-s", "model.weights=int4", "-s", "model.head=f32"},
            "model.head: no product multiplies f32 weights by bf16 inputs"}}) {
-      const Outcome o = run("pig-generate", with({"-m", "tiny-16m", "-p", "x", "-n", "1"}, c.set));
+      const Outcome o = run("pig-generate", Words{"-m", "tiny-16m", "-p", "x", "-n", "1"} + c.set);
       CHECK(o.status == 3);
       CAPTURE(o.err);
       CHECK(has(o.err, c.message));
@@ -220,7 +214,7 @@ TEST_SUITE("cli/quantized") {
   TEST_CASE("quantized drafts that cannot help are refused") {
     const auto refused = [](const Words& set, const char* message) {
       const Outcome o =
-          run("sequoia-generate", with({"-m", "tiny-16m", "-p", "x", "-n", "1"}, set));
+          run("sequoia-generate", Words{"-m", "tiny-16m", "-p", "x", "-n", "1"} + set);
       CAPTURE(o.err);
       CHECK(o.status == 3);
       CHECK(has(o.err, message));

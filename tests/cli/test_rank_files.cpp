@@ -41,14 +41,14 @@ TEST_SUITE("cli/rank_files") {
       CAPTURE(kind);
       const Words how = {"-m",  model, "-s", "model.compute=f32", "-s", "run.threads=1", "--device",
                          "cpu", "-q",  "-s", "cache.kind=" + kind};
-      const Words next = with(how, {"-p", " It was", "-n", "12"});
+      const Words next = how + Words{"-p", " It was", "-n", "12"};
       const auto state = [&](int ranks) {
         return (folder / fmt::format("{}-{}-{}", model == windowed, kind, ranks)).string();
       };
       std::vector<std::string> texts;
       for (const int size : {1, 2, 3}) {
-        const auto saved = run_ranks(size, with(how, {"-f", beginning.string(), "-n", "0", "-s",
-                                                      "output.state=" + state(size)}));
+        const auto saved = run_ranks(size, how + Words{"-f", beginning.string(), "-n", "0", "-s",
+                                                       "output.state=" + state(size)});
         CAPTURE(saved[0].err);
         REQUIRE(saved[0].status == 0);
       }
@@ -58,7 +58,7 @@ TEST_SUITE("cli/rank_files") {
       for (const auto& [from, size] : {std::pair{1, 1}, {2, 1}, {3, 1}, {1, 2}, {2, 3}}) {
         CAPTURE(from);
         CAPTURE(size);
-        const auto read = run_ranks(size, with(next, {"-s", "model.state=" + state(from)}));
+        const auto read = run_ranks(size, next + Words{"-s", "model.state=" + state(from)});
         CAPTURE(read[0].err);
         CHECK(read[0].status == 0);
         texts.push_back(read[0].out);
@@ -75,7 +75,7 @@ TEST_SUITE("cli/rank_files") {
                          "-n",       "0",        "-s",       "run.threads=1",
                          "--device", "cpu",      "--format", "jsonl"};
     const auto state = folder / "state";
-    const auto saved = run_ranks(2, with(words, {"-s", "output.state=" + state.string()}));
+    const auto saved = run_ranks(2, words + Words{"-s", "output.state=" + state.string()});
     CAPTURE(saved[0].err);
     REQUIRE(saved[0].status == 0);
     const auto summary = tandem::io::Json::parse(

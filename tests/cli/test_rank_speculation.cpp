@@ -19,7 +19,7 @@ struct Way {
 
 std::string plain_text() {
   const Outcome run = run_process(program("pig-generate"),
-                                  {.arguments = with(with({"-m", "tiny-16m"}, kPrompt), kExact)});
+                                  {.arguments = Words{"-m", "tiny-16m"} + kPrompt + kExact});
   REQUIRE(run.status == 0);
   return run.out;
 }
@@ -42,8 +42,7 @@ TEST_SUITE("cli/rank_speculation") {
              {"sirius-generate", {"-r", "sirius/tiny-16m", "-s", "spec.verify=match"}}}) {
       CAPTURE(way.tool);
       CAPTURE(fmt::format("{}", fmt::join(way.words, " ")));
-      const auto all =
-          run_ranks(way.ranks, with(with(way.words, kPrompt), kExact), {.tool = way.tool});
+      const auto all = run_ranks(way.ranks, way.words + kPrompt + kExact, {.tool = way.tool});
       CAPTURE(all[0].err);
       CHECK(all[0].out == want);
       for (const Outcome& o : all) CHECK(o.status == 0);
@@ -55,9 +54,9 @@ TEST_SUITE("cli/rank_speculation") {
       CAPTURE(rule);
       const auto all =
           run_ranks(2,
-                    with(kExact, {"-r", "sequoia/tiny-16m", "-s", "eval.n_prompts=4", "-s",
-                                  "eval.texts=300", "-s", "eval.temperatures=[1]", "-n", "16", "-s",
-                                  fmt::format("spec.verify={}", rule)}),
+                    kExact + Words{"-r", "sequoia/tiny-16m", "-s", "eval.n_prompts=4", "-s",
+                                   "eval.texts=300", "-s", "eval.temperatures=[1]", "-n", "16",
+                                   "-s", fmt::format("spec.verify={}", rule)},
                     {.tool = "spec-check"});
       CAPTURE(all[0].err);
       CHECK(all[0].status == 0);
@@ -94,7 +93,7 @@ TEST_SUITE("cli/rank_speculation") {
     const auto records = json_lines(file_text(file));
     CHECK(records.size() == 10);  // plain, and each draft at each gamma
     for (const Json& record : records) CHECK(record["workload"]["ranks"] == 2);
-    const auto again = run_ranks(2, with(bench, {"--resume"}), {.tool = "magicdec-bench"});
+    const auto again = run_ranks(2, bench + Words{"--resume"}, {.tool = "magicdec-bench"});
     CHECK(again[0].status == 0);
     CHECK(json_lines(file_text(file)).size() == records.size());
   }

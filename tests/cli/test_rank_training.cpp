@@ -19,7 +19,7 @@ std::filesystem::path write_records(const TemporaryFolder& folder) {
 
 Words training(const std::filesystem::path& data, const std::filesystem::path& run,
                const Words& more = {}) {
-  return with({"-m",       "tiny-2m",
+  return Words{"-m",       "tiny-2m",
                "--data",   data.string(),
                "-o",       run.string(),
                "--device", "cpu",
@@ -31,8 +31,8 @@ Words training(const std::filesystem::path& data, const std::filesystem::path& r
                "-s",       "train.micro_tokens=64",
                "-s",       "train.max_tokens=64",
                "-s",       "train.save_every=2",
-               "-s",       "train.keep_checkpoints=9"},
-              more);
+               "-s",       "train.keep_checkpoints=9"} +
+         more;
 }
 
 /// Losses of the steps, and their gradients' norms.
@@ -172,7 +172,7 @@ TEST_SUITE("cli/rank_training") {
     CHECK(killed[0].status == 6);
     CHECK(has(killed[0].err, "exited without an error message"));
     CHECK_FALSE(std::filesystem::exists(last("killed")));
-    const auto resumed = run_ranks(2, training(data, folder / "killed", with(many, {"--resume"})),
+    const auto resumed = run_ranks(2, training(data, folder / "killed", many + Words{"--resume"}),
                                    {.tool = "s2ft-train"});
     CHECK(resumed[0].status == 0);
     CHECK(has(resumed[0].err, "resuming after step "));

@@ -55,7 +55,7 @@ TEST_SUITE("cli/ranks") {
       CAPTURE(victim);
       Stopwatch clock;
       RankRun how{.change = [&](int r, Launch& launch) {
-        launch.arguments = with(launch.arguments, {"-n", "100000", "-s", "run.context=0"});
+        launch.arguments = launch.arguments + Words{"-n", "100000", "-s", "run.context=0"};
         if (r != victim) return;
         launch.signal = SIGKILL;
         launch.signal_at_cpu = 1;
@@ -73,7 +73,7 @@ TEST_SUITE("cli/ranks") {
     for (const int asked : {0, 1}) {
       CAPTURE(asked);
       RankRun how{.change = [&](int r, Launch& launch) {
-        launch.arguments = with(launch.arguments, {"-n", "100000"});
+        launch.arguments = launch.arguments + Words{"-n", "100000"};
         if (r != asked) return;
         launch.signal = SIGINT;
         launch.signal_at_cpu = 1;
@@ -90,8 +90,8 @@ TEST_SUITE("cli/ranks") {
     const TemporaryFolder folder;
     std::string words;
     for (const std::string& word :
-         with(kText, {"-n", "100000", "-s", "run.world_size=2", "-s", "run.timeout=2", "-s",
-                      "run.rendezvous=" + (folder / "meet").string()}))
+         kText + Words{"-n", "100000", "-s", "run.world_size=2", "-s", "run.timeout=2", "-s",
+                       "run.rendezvous=" + (folder / "meet").string()})
       words += " '" + word + "'";
     const std::string tool = "'" + program("pig-generate") + "'" + words;
     const Outcome run =
@@ -107,8 +107,8 @@ TEST_SUITE("cli/ranks") {
   TEST_CASE("a rendezvous that no rank joins") {
     const Outcome run = run_process(
         program("pig-generate"),
-        {.arguments = with(kText, {"-s", "run.rank=1", "-s", "run.world_size=2", "-s",
-                                   "run.rendezvous=127.0.0.1:29711", "-s", "run.timeout=1"})});
+        {.arguments = kText + Words{"-s", "run.rank=1", "-s", "run.world_size=2", "-s",
+                                    "run.rendezvous=127.0.0.1:29711", "-s", "run.timeout=1"}});
     CHECK(run.status == 6);
     CHECK(has(run.err, "run.rendezvous: 127.0.0.1:29711: after 1 s rank 0 is not reachable"));
     CHECK(run.seconds < 5);
@@ -117,7 +117,7 @@ TEST_SUITE("cli/ranks") {
   TEST_CASE("two network namespaces as two hosts, else two loopback addresses") {
     const Outcome one = run_process(program("pig-generate"), {.arguments = kText});
     std::string words;
-    for (const std::string& word : with(kText, {"-s", "run.world_size=2"}))
+    for (const std::string& word : kText + Words{"-s", "run.world_size=2"})
       words += " '" + word + "'";
     // ranks WRAPPER0 WRAPPER1 ADDRESS: rank 0 in one network, rank 1 in the other.
     const std::string script = "ranks() { $2 '" + program("pig-generate") + "'" + words +

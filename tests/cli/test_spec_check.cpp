@@ -1,49 +1,51 @@
 #include <doctest/doctest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "cli/probe.h"
 
 using namespace tandem::testing;
-using Json = nlohmann::json;
 
 namespace {
 
-Outcome spec_check(std::vector<std::string> arguments) {
-  const std::vector<std::string> few = {
-      "--device", "cpu", "-s", "eval.n_prompts=4", "-s", "eval.texts=300",
-      "-n",       "16",  "-s", "model.compute=f32"};
-  arguments.insert(arguments.begin(), few.begin(), few.end());
-  return run_process(program("spec-check"), {.arguments = std::move(arguments)});
+Outcome spec_check(const Words& more) {
+  return command(
+      "spec-check --device cpu -s eval.n_prompts=4 -s eval.texts=300 -n 16 -s model.compute=f32" +
+      more);
 }
 
 /// Checks with too few texts to find a wrong distribution: for what a result says and its form.
-Outcome brief_check(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"-s", "eval.texts=100", "-s", "eval.text_tokens=10", "-s",
-                                       "eval.temperatures=[1]"});
-  return spec_check(std::move(arguments));
+Outcome brief_check(const Words& more) {
+  return spec_check("-s eval.texts=100 -s eval.text_tokens=10 -s eval.temperatures=[1]" + more);
+}
+
+/// The result of a check that passes.
+Json lossless(const Outcome& run) {
+  CAPTURE(run.err);
+  CHECK(run.status == 0);
+  const Json j = Json::parse(run.out);
+  CHECK(j["lossless"] == true);
+  return j;
 }
 
 }  // namespace
 
 TEST_SUITE("cli/spec-check") {
   TEST_CASE("a tree of drawn children is lossless: greedy texts and distributions") {
-    const Outcome run = spec_check({"-r", "sequoia/tiny-16m"});
+    const Outcome run = spec_check("-r sequoia/tiny-16m");
     CHECK(run.status == 0);
-    CHECK(run.out.find("greedy texts equal the target's") != std::string::npos);
-    CHECK(run.out.find("4 of 4 texts equal, 64 tokens") != std::string::npos);
-    CHECK(run.out.find("distribution of neighbours") != std::string::npos);
-    CHECK(run.out.find("tokens that the draft prefers") != std::string::npos);
-    CHECK(run.out.find("FAIL") == std::string::npos);
-    CHECK(run.err.find("draft tokens accepted") != std::string::npos);
+    CHECK(has(run.out, "greedy texts equal the target's"));
+    CHECK(has(run.out, "4 of 4 texts equal, 64 tokens"));
+    CHECK(has(run.out, "distribution of neighbours"));
+    CHECK(has(run.out, "tokens that the draft prefers"));
+    CHECK_FALSE(has(run.out, "FAIL"));
+    CHECK(has(run.err, "draft tokens accepted"));
   }
 
   TEST_CASE("the checks are a table, or a line of numbers each") {
-    const Outcome md = brief_check({"-r", "sequoia/tiny-16m", "--format", "md"});
+    const Outcome md = brief_check("-r sequoia/tiny-16m --format md");
     CHECK(md.status == 0);
     CHECK(has(md.out, "| check "));
     CHECK(has(md.out, "| pass "));
-    const Outcome csv = brief_check({"-r", "sequoia/tiny-16m", "--format", "csv"});
+    const Outcome csv = brief_check("-r sequoia/tiny-16m --format csv");
     CHECK(csv.out.starts_with("check,temperature,texts,passed,"));
     CHECK(has(csv.out, "\ngreedy texts equal the target's,0,4,1,"));
     CHECK(std::ranges::count(csv.out, '\n') >= 3);
@@ -51,27 +53,21 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("every rule of verification is lossless") {
-    for (const std::vector<std::string>& rule :
-         {std::vector<std::string>{"spec.verify=match", "eval.temperatures=[1]"},
-          {"spec.verify=sequoia", "eval.temperatures=[0.6]"},
-          {"spec.verify=traversal", "sampling.top_p=0.9", "eval.temperatures=[1]"},
-          {"spec.verify=block", "tree.path=", "spec.gamma=3", "eval.temperatures=[0.6]"}}) {
-      CAPTURE(rule[0]);
-      std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json"};
-      for (const std::string& key : rule) flags.insert(flags.end(), {"-s", key});
-      const Outcome run = spec_check(flags);
-      CHECK(run.status == 0);
-      const Json j = Json::parse(run.out);
-      CHECK(j["lossless"] == true);
-      CHECK("spec.verify=" + j["verify"].get<std::string>() == rule[0]);
+    for (const auto& [rule, how] :
+         {std::pair{"match", "-s eval.temperatures=[1]"},
+          {"sequoia", "-s eval.temperatures=[0.6]"},
+          {"traversal", "-s sampling.top_p=0.9 -s eval.temperatures=[1]"},
+          {"block", "-s tree.path= -s spec.gamma=3 -s eval.temperatures=[0.6]"}}) {
+      CAPTURE(rule);
+      CHECK(lossless(spec_check("-r sequoia/tiny-16m --json -s spec.verify=" + std::string(rule) +
+                                Words(how)))["verify"] == rule);
     }
   }
 
   TEST_CASE("a rule with a floor is lossy: its agreement, and exit status 7") {
     for (const std::string rule : {"floor", "floor_or_argmax", "typical"}) {
       CAPTURE(rule);
-      const Outcome run =
-          brief_check({"-r", "sequoia/tiny-16m", "--json", "-s", "spec.verify=" + rule});
+      const Outcome run = brief_check("-r sequoia/tiny-16m --json -s spec.verify=" + rule);
       CHECK(run.status == 7);
       const Json j = Json::parse(run.out);
       CHECK(j["lossless"] == false);
@@ -83,41 +79,34 @@ TEST_SUITE("cli/spec-check") {
       CHECK(agreement < 1);
     }
     // Nothing passes: the texts are the target's, but the rule stays what it is.
-    const Outcome run =
-        brief_check({"-r", "sequoia/tiny-16m", "-s", "spec.verify=floor", "-s", "spec.floor=1.1"});
+    const Outcome run = brief_check("-r sequoia/tiny-16m -s spec.verify=floor -s spec.floor=1.1");
     CHECK(run.status == 7);
-    CHECK(run.out.find("floor is lossy: 100.00 % of greedy tokens are the target's") !=
-          std::string::npos);
-    const auto refused = [](const std::string& setting, const std::string& why,
-                            const std::string& recipe = "sequoia/tiny-16m") {
-      const Outcome bad = spec_check({"-r", recipe, "-s", setting});
-      CHECK(bad.status == 3);
-      CHECK(bad.err.find(why) != std::string::npos);
-    };
-    refused("spec.floor=-0.1", "spec.floor: -0.1 is out of range");
-    refused("spec.floor=.nan", "spec.floor");
-    refused("spec.score_temperature=0", "spec.score_temperature: 0 is out of range");
-    refused("spec.width=2", "spec.shape.kind: texts are sampled, which beams do not support");
-    refused("spec.verify_within=floor",
-            "spec.draft.inner_verify: floor is not supported, because outer steps",
-            "triforce/tiny-16m");
+    CHECK(has(run.out, "floor is lossy: 100.00 % of greedy tokens are the target's"));
+    check_refusals(
+        "spec-check --device cpu -r sequoia/tiny-16m",
+        {{"-s spec.floor=-0.1", 3, "spec.floor: -0.1 is out of range"},
+         {"-s spec.floor=.nan", 3, "spec.floor"},
+         {"-s spec.score_temperature=0", 3, "spec.score_temperature: 0 is out of range"},
+         {"-s spec.width=2", 3, "spec.shape.kind: texts are sampled, which beams do not support"},
+         {"-s tree.path=auto", 3, "expected the tree to check"},
+         {"-s cache.kind=topk", 3,
+          "cache.kind: is topk, which does not support trees of draft tokens\n  hint: choose "
+          "full,"}});
+    check_refusals(
+        "spec-check --device cpu -r triforce/tiny-16m",
+        {{"-s spec.verify_within=floor", 3,
+          "spec.draft.inner_verify: floor is not supported, because outer steps"},
+         {"-s spec.draft=auto", 3,
+          "spec.draft: expected the kind to check, found auto, which chooses by times"}});
   }
 
   TEST_CASE("a target that drafts for itself under a window: chains and trees, batches") {
-    for (const std::vector<std::string>& shape :
-         {std::vector<std::string>{"-s", "eval.temperatures=[0.6]", "-s", "tree.path=", "-s",
-                                   "spec.gamma=3"},
-          {"-s", "eval.temperatures=[1]"}}) {
-      std::vector<std::string> flags = {
-          "-r",    "sequoia/tiny-16m",    "-s", "draft.path=",
-          "-s",    "spec.draft=self",     "-s", "draft.cache.kind=streaming",
-          "-s",    "draft.cache.sinks=2", "-s", "draft.cache.recent=6",
-          "--json"};
-      flags.insert(flags.end(), shape.begin(), shape.end());
-      const Outcome run = spec_check(flags);
-      CHECK(run.status == 0);
-      const Json j = Json::parse(run.out);
-      CHECK(j["lossless"] == true);
+    for (const char* shape :
+         {"-s eval.temperatures=[0.6] -s tree.path= -s spec.gamma=3", "-s eval.temperatures=[1]"}) {
+      const Json j = lossless(spec_check(
+          "-r sequoia/tiny-16m -s draft.path= -s spec.draft=self -s draft.cache.kind=streaming -s "
+          "draft.cache.sinks=2 -s draft.cache.recent=6 --json" +
+          Words(shape)));
       CHECK(j["drafter"] == "self");
       CHECK(j["checks"][0]["texts_equal"] == 4);
     }
@@ -126,34 +115,20 @@ TEST_SUITE("cli/spec-check") {
   TEST_CASE("a target that chooses its keys: the text of plain decoding under that policy") {
     std::string text = "The keeper of the lighthouse wrote: ";
     for (int i = 0; i < 12; ++i) text += "wind from the north, lamp lit at dusk; ";
-    for (const std::string& kind : {std::string("lsh"), std::string("hybrid")}) {
+    for (const std::string kind : {"lsh", "hybrid"}) {
       CAPTURE(kind);
-      std::vector<std::string> flags = {"-r", "sequoia/tiny-16m", "--json", "-p", text};
-      for (const std::string& key :
-           {"cache.kind=" + kind, std::string("cache.recent=8"), std::string("cache.sinks=2"),
-            std::string("eval.temperatures=[1]"), std::string("cache.dense_layers=[0]"),
-            std::string("cache.lsh={bits: 6, tables: 30}")})
-        flags.insert(flags.end(), {"-s", key});
-      const Outcome run = spec_check(flags);
-      CAPTURE(run.err);
-      CHECK(run.status == 0);
-      const Json j = Json::parse(run.out);
-      CHECK(j["lossless"] == true);
+      const Json j = lossless(spec_check(
+          "-r sequoia/tiny-16m --json -s cache.recent=8 -s cache.sinks=2 -s eval.temperatures=[1] "
+          "-s cache.dense_layers=[0] -s 'cache.lsh={bits: 6, tables: 30}' -s cache.kind=" +
+          kind + Words{"-p", text}));
       CHECK(j["cache"]["kind"] == kind);
       CHECK(j["checks"][0]["texts_equal"] == 1);
     }
-    const Outcome unfit = spec_check({"-r", "sequoia/tiny-16m", "-s", "cache.kind=topk"});
-    CHECK(unfit.status == 3);
-    CHECK(unfit.err.find("cache.kind: is topk, which does not support trees of draft tokens\n  "
-                         "hint: choose full,") != std::string::npos);
   }
 
   TEST_CASE("as JSON, at the recipe's own temperature") {
-    const Outcome run = spec_check({"-r", "sequoia/tiny-16m", "-s", "sampling.temperature=0.7",
-                                    "-s", "sampling.top_p=0.9", "--json"});
-    CHECK(run.status == 0);
-    const Json j = Json::parse(run.out);
-    CHECK(j["lossless"] == true);
+    const Json j = lossless(
+        spec_check("-r sequoia/tiny-16m -s sampling.temperature=0.7 -s sampling.top_p=0.9 --json"));
     CHECK(j["compute"] == "f32");
     CHECK(j["drafter"] == "tiny-2m");
     CHECK(j["differences"].empty());
@@ -164,8 +139,7 @@ TEST_SUITE("cli/spec-check") {
       CHECK(j["checks"][i]["temperature"] == (i < 3 ? Json(0.7) : Json()));
       CHECK(j["checks"][i]["p"].get<double>() >= j["checks"][i]["p_allowed"].get<double>());
     }
-    const Json record =
-        Json::parse(brief_check({"-r", "sequoia/tiny-16m", "--format", "jsonl"}).out);
+    const Json record = Json::parse(brief_check("-r sequoia/tiny-16m --format jsonl").out);
     CHECK(record["schema"] == "tandem.result/1");
     CHECK(record["status"] == "ok");
     CHECK(record["quality"]["lossless"] == true);
@@ -175,8 +149,8 @@ TEST_SUITE("cli/spec-check") {
 
   TEST_CASE("a run that never refuses proves nothing: its message, its remedy, exit status 7") {
     // The prompt is shorter than the budget, so the target's second policy reads everything.
-    const Outcome run = brief_check(
-        {"-r", "triforce/tiny-16m", "-p", "The keeper of the lighthouse", "--format", "jsonl"});
+    const Outcome run =
+        brief_check("-r triforce/tiny-16m -p 'The keeper of the lighthouse' --format jsonl");
     CHECK(run.status == 7);
     CHECK(has(run.err, "warning: inconclusive: in sampled texts speculation refused 0 of "));
     CHECK(has(run.err,
@@ -191,24 +165,17 @@ TEST_SUITE("cli/spec-check") {
     CHECK(quality["levels"][1]["refused"] >= 200);
     CHECK(quality["lowered"].empty());
     const Outcome short_texts =
-        brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.text_tokens=2", "-s", "eval.texts=300"});
+        brief_check("-r sequoia/tiny-16m -s eval.text_tokens=2 -s eval.texts=300");
     CHECK(short_texts.status == 7);
     CHECK(has(short_texts.err, "steps a text, expected at least 3; raise eval.text_tokens"));
   }
 
   TEST_CASE("budgets are lowered for built-in prompts, so that every level refuses") {
-    for (const std::vector<std::string>& flags :
-         {std::vector<std::string>{"-r", "triforce/tiny-16m"},
-          {"-r", "sequoia/self-tiny-16m"},
-          {"-r", "sequoia/self-tiny-16m", "-s", "draft.cache={kind: snapkv}"}}) {
-      CAPTURE(flags.back());
-      std::vector<std::string> all = {"--json", "-s", "eval.texts=300", "-s",
-                                      "eval.text_tokens=16"};
-      all.insert(all.end(), flags.begin(), flags.end());
-      const Outcome run = brief_check(all);
-      CAPTURE(run.err);
-      CHECK(run.status == 0);
-      const Json j = Json::parse(run.out);
+    for (const char* flags : {"-r triforce/tiny-16m", "-r sequoia/self-tiny-16m",
+                              "-r sequoia/self-tiny-16m -s 'draft.cache={kind: snapkv}'"}) {
+      CAPTURE(flags);
+      const Json j =
+          lossless(brief_check("--json -s eval.texts=300 -s eval.text_tokens=16" + Words(flags)));
       CHECK_FALSE(j["lowered"].empty());
       for (const Json& level : j["levels"]) {
         CHECK(level["refused"] >= 200);
@@ -222,33 +189,30 @@ TEST_SUITE("cli/spec-check") {
     // about half of the runs fail.
     Outcome run;
     for (int seed = 0; seed < 20 && run.status == 0; ++seed)
-      run = brief_check({"-r", "sequoia/tiny-16m", "-s", "eval.significance=1", "-s",
-                         "run.seed=" + std::to_string(seed)});
+      run = brief_check("-r sequoia/tiny-16m -s eval.significance=1 -s run.seed=" +
+                        std::to_string(seed));
     CHECK(run.status == 7);
-    CHECK(run.out.find("p >= 0.12") != std::string::npos);
-    CHECK(run.out.find("FAIL") != std::string::npos);
-    CHECK(run.err.find("error") == std::string::npos);  // a result, not a mishap
+    CHECK(has(run.out, "p >= 0.12"));
+    CHECK(has(run.out, "FAIL"));
+    CHECK_FALSE(has(run.err, "error"));  // a result, not a mishap
   }
 
   TEST_CASE("distributions are compared after all prompts that leave 40 texts each") {
-    const auto prompts_of = [](const std::vector<std::string>& flags) {
-      std::vector<std::string> all = {"-r", "sequoia/tiny-16m", "--json", "-s", "eval.texts=125"};
-      all.insert(all.end(), flags.begin(), flags.end());
-      const Outcome run = brief_check(all);
+    const auto prompts_of = [](const Words& flags) {
+      const Outcome run = brief_check("-r sequoia/tiny-16m --json -s eval.texts=125" + flags);
       CHECK(run.status == 0);
       const Json check = Json::parse(run.out)["checks"][1];
       CHECK(check["degrees"].get<int>() <= check["cells"].get<int>() - check["prompts"].get<int>());
       return std::pair(check["prompts"].get<int>(), check["texts"].get<int>());
     };
-    CHECK(prompts_of({"-s", "eval.n_prompts=2"}) == std::pair(2, 124));
+    CHECK(prompts_of("-s eval.n_prompts=2") == std::pair(2, 124));
     CHECK(prompts_of({}) == std::pair(3, 123));  // of 4
-    CHECK(prompts_of({"-p", "The keeper"}) == std::pair(1, 125));
+    CHECK(prompts_of("-p 'The keeper'") == std::pair(1, 125));
   }
 
   TEST_CASE("ngram: sampled texts are compared token by token too") {
-    const Outcome run =
-        brief_check({"-m", "tiny-16m", "-s", "spec.draft=ngram", "-p", "tick tock tick tock tick",
-                     "--json", "-s", "eval.texts=1000"});
+    const Outcome run = brief_check(
+        "-m tiny-16m -s spec.draft=ngram -p 'tick tock tick tock tick' --json -s eval.texts=1000");
     CHECK(run.status == 0);
     const Json j = Json::parse(run.out);
     CHECK(j["checks"][1]["check"] == "sampled texts equal the target's");
@@ -256,32 +220,21 @@ TEST_SUITE("cli/spec-check") {
   }
 
   TEST_CASE("rounds within rounds; texts that fork a prompt beyond the retrieval's budget") {
-    const std::string log =
-        file_text(tandem::test::source_dir() / "recipes/demo/lighthouse-logbook.txt");
-    for (const std::vector<std::string>& flags :
-         {std::vector<std::string>{"draft.cache.retrieval.budget=64"},
-          {"draft.cache.retrieval.budget=256"},
-          {"draft.cache.retrieval.budget=64", "spec.within=ngram",
-           "draft2.path=", "spec.gamma1=3"}}) {
-      CAPTURE(flags.back());
-      std::vector<std::string> all = {"-r",    "triforce/tiny-16m", "-p", log.substr(0, 2400),
-                                      "-s",    "eval.texts=250",    "-s", "eval.temperatures=[1]",
-                                      "--json"};
-      for (const std::string& flag : flags) all.insert(all.end(), {"-s", flag});
-      const Outcome run = spec_check(all);
-      CAPTURE(run.err);
-      REQUIRE(run.status == 0);
-      CHECK(Json::parse(run.out)["lossless"] == true);
+    for (const char* flags :
+         {"-s draft.cache.retrieval.budget=64", "-s draft.cache.retrieval.budget=256",
+          "-s draft.cache.retrieval.budget=64 -s spec.within=ngram -s "
+          "draft2.path= -s spec.gamma1=3"}) {
+      CAPTURE(flags);
+      lossless(spec_check("-r triforce/tiny-16m -s eval.texts=250 -s eval.temperatures=[1] --json" +
+                          Words{"-p", logbook().substr(0, 2400)} + flags));
     }
   }
 
-  TEST_CASE("plans and what cannot be checked") {
-    const Outcome plan = spec_check({"-r", "sequoia/tiny-16m", "--dry-run"});
+  TEST_CASE("a plan tells the texts") {
+    const Outcome plan = spec_check("-r sequoia/tiny-16m --dry-run");
     CHECK(plan.status == 0);
-    CHECK(plan.out.find("texts    4 greedy, 300 sampled of 16 tokens at each of 2 temperatures, "
-                        "after 4 prompts") != std::string::npos);
-    const Outcome automatic = spec_check({"-r", "sequoia/tiny-16m", "-s", "tree.path=auto"});
-    CHECK(automatic.status == 3);
-    CHECK(automatic.err.find("expected the tree to check") != std::string::npos);
+    CHECK(has(plan.out,
+              "texts    4 greedy, 300 sampled of 16 tokens at each of 2 temperatures, "
+              "after 4 prompts"));
   }
 }
