@@ -238,8 +238,8 @@ void Cache::publish(std::span<Step> steps, Outbox* outbox) {
     return;
   }
   device_step_->send(steps, tables, outbox);
-  // Here, not in attend: a recorded graph repeats the work of attend alone. What the host chooses
-  // is counted where it does.
+  // Here, not in attend: a recorded graph repeats only the work of attend. serve_layer counts what
+  // the host chooses.
   const bool chooses = policy(0).selector() != nullptr;
   for (const Step& step : steps)
     for (int layer = 0;
