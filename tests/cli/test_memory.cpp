@@ -82,7 +82,8 @@ TEST_SUITE("cli/memory") {
     const std::string beginning =
         folder.write("log.txt", file_text(kDocument).substr(0, 8000)).string();
     const std::vector<std::vector<std::string>> runs = {
-        {"-m", "tiny-16m", "-n", "0", "-f", kDocument, "-s", "output.state=" + state},
+        {"-m", "tiny-16m", "--overwrite", "-n", "0", "-f", kDocument, "-s",
+         "output.state=" + state},
         {"-m", "tiny-16m", "-n", "16", "-p", "Once upon a time"},
         {"-m", "tiny-16m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
         {"-m", "tiny-2m", "-n", "16", "-f", kDocument, "-p", "What was seen?"},
