@@ -66,7 +66,7 @@ class Model {
  private:
   explicit Model(std::shared_ptr<LoadedModel> loaded);
   /// errors   kind usage: moved from
-  LoadedModel& loaded() const;
+  const std::shared_ptr<LoadedModel>& loaded() const;
   std::shared_ptr<LoadedModel> loaded_;
 };
 

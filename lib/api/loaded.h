@@ -73,20 +73,20 @@ struct LoadedModel {
   std::set<std::shared_ptr<SessionText>> texts = {};  // alive ones
 };
 
-/// Holds the engine during a call.
+/// Holds the engine during a call, and the model, which a callback may end.
 /// errors   kind usage: a callback of the model asks for it
 class ModelTurn {
  public:
   /// ends     true if a session ends, which a turn of the same thread also serves
-  explicit ModelTurn(LoadedModel& model, bool ends = false);
+  explicit ModelTurn(std::shared_ptr<LoadedModel> model, bool ends = false);
   ModelTurn(const ModelTurn&) = delete;
   ModelTurn& operator=(const ModelTurn&) = delete;
   ~ModelTurn() {
-    if (lock_) model_.running = std::thread::id();
+    if (lock_) model_->running = std::thread::id();
   }
 
  private:
-  LoadedModel& model_;
+  std::shared_ptr<LoadedModel> model_;
   std::unique_lock<std::mutex> lock_;
   std::optional<cuda::Using> gpu_;  // CUDA's current GPU is a thread's
 };

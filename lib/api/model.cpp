@@ -208,7 +208,8 @@ std::shared_ptr<SessionText> LoadedModel::add(std::shared_ptr<SessionText> text)
   return text;
 }
 
-ModelTurn::ModelTurn(LoadedModel& model, bool ends) : model_(model) {
+ModelTurn::ModelTurn(std::shared_ptr<LoadedModel> of, bool ends) : model_(std::move(of)) {
+  LoadedModel& model = *model_;
   if (model.running.load() == std::this_thread::get_id()) {
     if (ends) return;
     throw usage_error("Model", "a callback or policy cannot use the model that calls it")
@@ -281,13 +282,12 @@ Model Model::open(const std::string& path, const ModelOptions& options) {
   return Model(std::make_shared<LoadedModel>(path, options));
 }
 
-LoadedModel& Model::loaded() const {
-  if (loaded_) return *loaded_;
+const std::shared_ptr<LoadedModel>& Model::loaded() const {
+  if (loaded_) return loaded_;
   throw usage_error("Model", "the model was moved to another object").hint("use that object");
 }
 
 Session Model::session() {
-  const auto kept = loaded_;
   const ModelTurn turn(loaded());
   loaded_->require_free();
   auto text = std::make_shared<SessionText>(
@@ -296,7 +296,6 @@ Session Model::session() {
 }
 
 Session Model::restore(const std::filesystem::path& file) {
-  const auto kept = loaded_;
   const ModelTurn turn(loaded());
   loaded_->require_free();
   const decode::SavedState state =
@@ -312,7 +311,6 @@ Session Model::restore(const std::filesystem::path& file) {
 
 std::vector<Result> Model::generate(std::span<const std::string> prompts, const Sampling& how,
                                     const OnToken& on_token) {
-  const auto kept = loaded_;  // a callback may move this model
   const ModelTurn turn(loaded());
   loaded_->require_free();
   std::vector<decode::Request> requests;
@@ -363,17 +361,17 @@ std::vector<Result> Model::generate(std::span<const std::string> prompts, const 
 }
 
 std::vector<int32_t> Model::encode(std::string_view text, bool begins) const {
-  return loaded().encode(text, begins);
+  return loaded()->encode(text, begins);
 }
 
 std::string Model::decode(std::span<const int32_t> ids) const {
-  const LoadedModel& model = loaded();
+  const LoadedModel& model = *loaded();
   model.require_known(ids);
   return model.tokenizer().decode(ids);
 }
 
 Sampling Model::suggested_sampling() const {
-  const recipe::Sampling s = decode::suggested_sampling(loaded().files().folder);
+  const recipe::Sampling s = decode::suggested_sampling(loaded()->files().folder);
   return {.temperature = s.temperature,
           .top_k = s.top_k,
           .top_p = s.top_p,
@@ -381,8 +379,8 @@ Sampling Model::suggested_sampling() const {
           .repetition_penalty = s.repetition_penalty};
 }
 
-const std::string& Model::name() const { return loaded().files().name; }
-int Model::vocab() const { return loaded().engine().config().vocab_size; }
-int64_t Model::context() const { return loaded().context; }
+const std::string& Model::name() const { return loaded()->files().name; }
+int Model::vocab() const { return loaded()->engine().config().vocab_size; }
+int64_t Model::context() const { return loaded()->context; }
 
 }  // namespace tandem

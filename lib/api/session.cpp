@@ -20,12 +20,12 @@ class Call {
     if (!model_ || !text_)
       throw usage_error("Session", "its model is gone").hint("keep the Model while it is used");
     if (text_->busy.exchange(true)) {
-      if (model_->running.load() == std::this_thread::get_id()) (void)ModelTurn(*model_);
+      if (model_->running.load() == std::this_thread::get_id()) (void)ModelTurn(model_);
       throw usage_error("Session", "is in use by another thread")
           .hint("give each thread its own session");
     }
     try {
-      turn_.emplace(*model_);
+      turn_.emplace(model_);
     } catch (...) {
       text_->busy = false;
       throw;
@@ -85,7 +85,7 @@ OpenSession::~OpenSession() {
   const auto of = model.lock();
   auto mine = text.lock();
   if (!of || !mine) return;
-  const ModelTurn turn(*of, true);
+  const ModelTurn turn(of, true);
   of->texts.erase(mine);
   mine.reset();
 }

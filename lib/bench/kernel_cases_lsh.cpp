@@ -116,21 +116,10 @@ struct Probes {
         n_kv_heads(kv_heads),
         copies(s.copies(kv_heads)),
         tables(hashed(s, copies)),
-        codes(DType::f16, {kQueries, kTables}),
+        codes(lsh_codes(s)),
         counters(DType::u8, {heads, (s.capacity() + 63) / 64 * 64}),
         ids(DType::i32, {heads, s.n + 16}),
-        n_ids(static_cast<size_t>(heads)) {
-    const Projection queries(lsh_queries(s));
-    queries.run();
-    for (int64_t q = 0; q < kQueries; ++q)
-      hash_codes({.codes = codes.as<uint16_t>() + q * kTables,
-                  .code_stride = 1,
-                  .bits = queries.bits.as<uint64_t>() + q * kCodeWords,
-                  .words = kCodeWords,
-                  .code_bits = kCodeBits,
-                  .n_tokens = 1},
-                 {0, kTables});
-  }
+        n_ids(static_cast<size_t>(heads)) {}
 
   static LshTables hashed(const LshShape& s, int copies) {
     const Projection keys(lsh_keys(s));

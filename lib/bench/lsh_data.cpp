@@ -97,6 +97,21 @@ void Projection::run() const {
   });
 }
 
+OwnedTensor lsh_codes(const LshShape& s) {
+  const Projection queries(lsh_queries(s));
+  queries.run();
+  OwnedTensor codes(DType::f16, {kQueries, kTables});
+  for (int64_t q = 0; q < kQueries; ++q)
+    hash_codes({.codes = codes.as<uint16_t>() + q * kTables,
+                .code_stride = 1,
+                .bits = queries.bits.as<uint64_t>() + q * kCodeWords,
+                .words = kCodeWords,
+                .code_bits = kCodeBits,
+                .n_tokens = 1},
+               {0, kTables});
+  return codes;
+}
+
 // DType has no u16: tensors of half numbers hold the ids and codes.
 LshTables::LshTables(const LshShape& s, int copies)
     : shape(s),

@@ -36,6 +36,7 @@ struct LshShape {
 
 OwnedTensor lsh_keys(const LshShape& s);     // [n, d]
 OwnedTensor lsh_queries(const LshShape& s);  // [kQueries, d]
+OwnedTensor lsh_codes(const LshShape& s);    // u16 [kQueries, kTables] of the queries
 
 /// Rows, projections and the bits of the rows.
 struct Projection {

@@ -27,8 +27,7 @@ int max_rows(const EngineSpec& s) {
       std::max<int64_t>(std::min<int64_t>(s.prefill_chunk, s.total_tokens), s.max_seqs));
 }
 
-/// Whether prompts are read layer by layer: where keys are in host memory or quantized there is no
-/// other way.
+/// True if prompts go through the model layer by layer, as offloaded and quantized keys need.
 bool by_layers(const EngineSpec& s) {
   return s.prefill_order == recipe::PrefillOrder::layers ||
          std::ranges::any_of(s.caches,
@@ -39,7 +38,10 @@ bool by_layers(const EngineSpec& s) {
 /// it; several prompts where they are shorter.
 int64_t prompt_rows(const EngineSpec& s) {
   const int64_t longest = std::min<int64_t>(s.max_tokens, s.total_tokens), chunk = max_rows(s);
-  const int64_t pass = divide_up(divide_up(longest, s.savings.prompt_passes), chunk) * chunk;
+  // A second pass would read quantized keys of the first one.
+  const bool quantized = std::ranges::any_of(s.caches, &recipe::Cache::is_quantized);
+  const int passes = quantized ? 1 : s.savings.prompt_passes;
+  const int64_t pass = divide_up(divide_up(longest, passes), chunk) * chunk;
   return std::max(std::min(pass, longest), chunk);
 }
 

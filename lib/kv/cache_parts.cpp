@@ -27,7 +27,6 @@ PagedStore::Spec store_spec(const Cache::Spec& s) {
 }
 
 bool on_host(const recipe::Cache& c) { return c.is_hosted(); }
-bool has_near(const recipe::Cache& c) { return c.is_hosted() || c.is_quantized(); }
 Device list_device(const Cache::Spec& s) {
   return std::ranges::any_of(s.policies, &recipe::Cache::chooses_on_cpu) ? Device{} : s.device;
 }
@@ -239,8 +238,11 @@ std::optional<QuantizedSpec> quantized_spec(const Cache::Spec& s) {
   std::vector<int> layers;  // that keep whole texts
   for (int layer = 0; layer < g.n_layers; ++layer)
     if (g.window(layer) == 0) layers.push_back(layer);
-  if (layers.empty()) return {};
   const recipe::Cache& c = s.policies[0];
+  if (layers.empty())
+    throw recipe_error("cache.dtype", "{} does not support a model with windows in all layers",
+                       recipe::yaml_text(c.dtype))
+        .hint("set it to auto: the keys of a window need little memory");
   QuantizedKeys::Spec keys{.layers = layers,
                            .whole = store_spec(s),
                            .n_heads = g.n_heads,
@@ -326,7 +328,7 @@ DeviceStep::Bounds step_bounds(const Cache::Spec& s) {
           .max_rows = s.max_rows,
           .max_pages = store_spec(s).max_pages,
           .n_tables = static_cast<int>(page_groups(s.geometry, s.max_tokens).size()) +
-                      (std::ranges::any_of(s.policies, has_near) ? 1 : 0)};
+                      (std::ranges::any_of(s.policies, on_host) ? 1 : 0)};
 }
 
 bool serves_gpu(const Cache::Spec& s) {

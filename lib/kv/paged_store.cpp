@@ -83,12 +83,18 @@ int PagedStore::place(int layer) const {
   return place_[static_cast<size_t>(layer)];
 }
 
+void PagedStore::copy_page(int32_t from, int32_t to) const {
+  pages_.copy_page(from, to, exec_.stream());
+  for (const Sequences::CopyPage& copy_there : copies_) copy_there(from, to);
+}
+
 void PagedStore::reserve(int slot, int n, Range gap) {
-  const auto copy = [&](int32_t from, int32_t to) {
-    pages_.copy_page(from, to, exec_.stream());
-    for (const Sequences::CopyPage& copy_there : copies_) copy_there(from, to);
-  };
-  sequences_->reserve(slot, n, copy, gap);
+  sequences_->reserve(
+      slot, n, [this](int32_t from, int32_t to) { copy_page(from, to); }, gap);
+}
+
+void PagedStore::own(int slot, int begin, int end) {
+  sequences_->own(slot, begin, end, [this](int32_t from, int32_t to) { copy_page(from, to); });
 }
 
 PagedStore::HeadPage PagedStore::head_page(int layer, int slot, int page_index, int kv_head) const {

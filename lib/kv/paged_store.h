@@ -95,7 +95,7 @@ class PagedStore {
   void adopt(int slot, int n, int begin) { sequences_->adopt(slot, n, begin); }
   /// A page that is unshared is copied, wherever its sequences have keys and values.
   void reserve(int slot, int n, Range gap = {0, 0});
-  void own(int slot, int begin, int end) { sequences_->own(slot, begin, end); }
+  void own(int slot, int begin, int end);
   /// Calls `copy` when a page is unshared, for data of its tokens elsewhere.
   void on_copy(Sequences::CopyPage copy) { copies_.push_back(std::move(copy)); }
   void truncate(int slot, int n) { sequences_->truncate(slot, n); }
@@ -133,6 +133,8 @@ class PagedStore {
     return of_keys == nullptr ? nullptr : of_keys + 1;
   }
   PagedStore(const Spec& spec, const Exec& exec, std::shared_ptr<Sequences> sequences, Pages pages);
+  /// Copies a page wherever its sequences have data.
+  void copy_page(int32_t from, int32_t to) const;
 
   Spec spec_;
   Exec exec_;

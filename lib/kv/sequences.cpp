@@ -106,12 +106,13 @@ void Sequences::reserve(int slot, int n, const CopyPage& copy, Range gap) {
   }
 }
 
-void Sequences::own(int slot, int begin, int end) {
+void Sequences::own(int slot, int begin, int end, const CopyPage& copy) {
   Slot& s = at(slot);
-  for (int i = begin / kPageTokens; i < end / kPageTokens; ++i) {
+  for (int i = begin / kPageTokens; i * kPageTokens < end; ++i) {
     int32_t& page = s.pages[static_cast<size_t>(i)];
     if (page < 0 || refs_[static_cast<size_t>(page)] == 1) continue;
     const int32_t own = allocate();
+    copy(page, own);
     unref(page);
     page = own;
     touch(s);

@@ -39,9 +39,9 @@ class Sequences {
   /// others that were freed are allocated again.
   /// errors   kind memory when the pool is exhausted
   void reserve(int slot, int n, const CopyPage& copy, Range gap = {0, 0});
-  /// Replaces shared pages of whole ones in [begin, end) by others, without their content.
+  /// Unshares the pages of tokens [begin, end).
   /// errors   kind memory when the pool is exhausted
-  void own(int slot, int begin, int end);
+  void own(int slot, int begin, int end, const CopyPage& copy);
   /// Gives an empty slot n tokens, of which those from the page of `begin` on get pages.
   /// errors   kind memory when the pool is exhausted: the slot is empty still
   void adopt(int slot, int n, int begin);

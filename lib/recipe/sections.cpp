@@ -203,6 +203,11 @@ void Cache::check(Problems& p) const {
         "cache.index: {} needs cache.place host, found device: set place host, or leave it auto",
         yaml_text(index));
   check_host_dtype(*this, p);
+  if ((!is_quantized() || dtype == NumberType::int8) && wide_layers != Cache().wide_layers)
+    p.field("wide_layers",
+            "cache.wide_layers: needs dtype k8v4, k6v4 or int4, found {}: set dtype, or leave "
+            "wide_layers out",
+            yaml_text(dtype));
   if (index == IndexPlace::host && kind != CacheKind::full &&
       (attend == Attend::gpu || attend == Attend::both))
     p.field("attend",

@@ -105,22 +105,13 @@ struct Tables {
 void compare_probes(const Shape& shape) {
   const LshShape s{.n = shape.context, .d = shape.head_dim};
   const int copies = s.copies(shape.kv_heads), group = shape.heads / shape.kv_heads;
-  const Projection keys(lsh_keys(s)), queries(lsh_queries(s));
+  const Projection keys(lsh_keys(s));
   keys.run();
-  queries.run();
   LshTables own(s, copies);
   own.build(0, &keys.bits);
   own.replicate();
   const std::vector<Tables> theirs(static_cast<size_t>(copies), {own.codes.as<uint16_t>(), s.n});
-  const OwnedTensor codes(DType::f16, {kQueries, kTables});
-  for (int64_t q = 0; q < kQueries; ++q)
-    hash_codes({.codes = codes.as<uint16_t>() + q * kTables,
-                .code_stride = 1,
-                .bits = queries.bits.as<uint64_t>() + q * kCodeWords,
-                .words = kCodeWords,
-                .code_bits = kCodeBits,
-                .n_tokens = 1},
-               {0, kTables});
+  const OwnedTensor codes = lsh_codes(s);
   const OwnedTensor scratch(DType::u8, {shape.heads, s.n + 64}), ids(DType::i32, {2, shape.heads, s.n + 16});
   std::vector<int> n_ids(2u * shape.heads);
   // out: 0 tandem's, 1 MagicPIG's.
@@ -150,8 +141,7 @@ void compare_probes(const Shape& shape) {
   };
   const auto run_theirs = [&] {
     each_head(1, turns[1]++, [&](int copy, const uint16_t* code, uint8_t* marks, int32_t* out) {
-      const int n = theirs[copy].probe(code, marks, out);
-      return n;
+      return theirs[copy].probe(code, marks, out);
     });
   };
   run_own();

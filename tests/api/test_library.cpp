@@ -226,8 +226,8 @@ TEST_SUITE("api/library") {
       }
       float log_weight;
     };
-    const auto sum = [](float weight) {
-      Model model = opened({.cache = {std::make_shared<First>(weight)}});
+    const auto sum = [](const std::shared_ptr<Policy>& policy) {
+      Model model = opened({.cache = {policy}});
       const std::vector<int32_t> ids = model.encode(kPrompt);
       Session session = model.session();
       session.append(std::span(ids).first(4));
@@ -235,17 +235,9 @@ TEST_SUITE("api/library") {
       for (const float x : session.log_probs(std::span(ids).subspan(4))) all += x;
       return all;
     };
-    const auto plain = [] {
-      Model model = opened({.cache = {std::make_shared<Everything>()}});
-      const std::vector<int32_t> ids = model.encode(kPrompt);
-      Session session = model.session();
-      session.append(std::span(ids).first(4));
-      double all = 0;
-      for (const float x : session.log_probs(std::span(ids).subspan(4))) all += x;
-      return all;
-    };
-    CHECK(sum(0) == plain());
-    CHECK(std::abs(sum(0) - sum(-8)) > 1e-3);
+    const double plain = sum(std::make_shared<Everything>());
+    CHECK(sum(std::make_shared<First>(0.0f)) == plain);
+    CHECK(std::abs(plain - sum(std::make_shared<First>(-8.0f))) > 1e-3);
   }
 
   TEST_CASE("sessions of one model take turns in several threads") {

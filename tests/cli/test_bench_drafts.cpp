@@ -468,7 +468,7 @@ TEST_SUITE("cli/bench/drafts") {
     check_refusals(kPhases, {{"--phase decode --phase decode", 3, "'decode' is listed twice"},
                              {"--phase decoding", 3, "bench.phases"},
                              {"--phase prefill -s bench.random_kv=true", 3, "bench.random_kv"}});
-    // What shows at a point is in its row of the table, too.
+    // A point's own refusal also stands in its row of the table.
     for (const auto& [line, status, says] : std::vector<Refusal>{
              {kLlama + draft("{name: a, kind: nested, self: b}"), 3,
               "expected a draft of kind self, without weights, as self, found 'b', which is not "

@@ -81,7 +81,7 @@ struct CodeRef {
   }
   static double from(int j) { return static_cast<double>(kCellFrom[j]); }
 
-  /// Of a rotated row.
+  /// Codes a rotated row.
   CodeRef(const std::vector<double>& x, int bits)
       : negative(x.size()), cell(x.size()), part(x.size()) {
     double square = 0, product = 0;
@@ -99,7 +99,7 @@ struct CodeRef {
     }
     e = square / (product / code_unit(bits));
   }
-  /// How near a coordinate is to where its code changes, in units of m.
+  /// The least distance of a coordinate from a change of its code, in units of m.
   static double nearest(double u, int bits) {
     double least = std::abs(u);
     for (int j = 0; j < kCells; ++j)
@@ -109,7 +109,7 @@ struct CodeRef {
   }
 };
 
-/// What the bytes of a page say of one row, bit by bit.
+/// One row, read bit by bit from the bytes of a page.
 struct CodedRow {
   std::vector<int> numbers;  // whole
   std::vector<int> codes;    // sign, cell and part, as one number

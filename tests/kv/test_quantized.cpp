@@ -149,6 +149,22 @@ TEST_SUITE("kv/quantized") {
     }
   }
 
+  TEST_CASE("prompts of forks that part before the first code have frames of their own") {
+    const Ids prompt = tokens(0, 150), one = tokens(5000, 400), two = tokens(8000, 300),
+              after = tokens(3000, 5);
+    PolicyRig plain = rig(NumberType::int4), forked = rig(NumberType::int4);
+    const auto alone = [&](const Ids& rest) {
+      const int slot = plain.sequence(prompt);
+      plain.prefill(slot, rest);
+      return plain.extend_each(slot, after);
+    };
+    const int slot = forked.sequence(prompt), copy = forked.cache.fork(slot, {});
+    forked.prefill(slot, one);
+    forked.prefill(copy, two);
+    CHECK(forked.extend_each(slot, after) == alone(one));
+    CHECK(forked.extend_each(copy, after) == alone(two));
+  }
+
   TEST_CASE("a cut down to the mark is exact, below it within the error of the codes") {
     const Ids prompt = tokens(0, 400), wrong = tokens(9000, 20), after = tokens(5000, 200);
     PolicyRig plain = rig(NumberType::int4), cut = rig(NumberType::int4);
@@ -223,6 +239,9 @@ TEST_SUITE("kv/quantized") {
           std::string::npos);
     CHECK(refusal(shape_of(), {cache_of(NumberType::int4, {0, 3})}).find("names layer 3") !=
           std::string::npos);
+    PolicyRig::Shape windows = shape_of();
+    windows.geometry = with_window(windows.geometry, 64, 0);
+    CHECK(refusal(windows, {int4}).find("windows in all layers") != std::string::npos);
     recipe::Cache quest = int4;
     quest.kind = recipe::CacheKind::quest;
     CHECK(refusal(shape_of(), {quest}).find("does not support kind quest") != std::string::npos);

@@ -122,6 +122,12 @@ TEST_SUITE("recipe/cache_section") {
         {"kind: full, attend: gpu",
          "cache.attend: gpu needs cache.place host, found device: set place host, or leave it "
          "auto"},
+        {"kind: full, wide_layers: [1]",
+         "cache.wide_layers: needs dtype k8v4, k6v4 or int4, found auto: set dtype, or leave "
+         "wide_layers out"},
+        {"kind: full, dtype: int8, wide_layers: []",
+         "cache.wide_layers: needs dtype k8v4, k6v4 or int4, found int8: set dtype, or leave "
+         "wide_layers out"},
         {"place: disk", "cache.place: expected one of device, host, found 'disk'"},
         {"kind: hybrid, attend: cpu",
          "cache.attend: cpu needs cache.place host, found device: set place host, or leave it "

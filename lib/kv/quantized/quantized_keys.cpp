@@ -66,11 +66,14 @@ std::optional<CodedBits> coded_bits(const recipe::Cache& cache, const Geometry& 
   return CodedBits{static_cast<uint8_t>(k), static_cast<uint8_t>(v)};
 }
 
+double token_bytes(const CodedLayout& layout, int n_kv_heads) {
+  return static_cast<double>(n_kv_heads * layout.page_bytes()) / kPageTokens;
+}
+
 double token_bytes(const recipe::Cache& cache, const Geometry& geometry, int layer) {
   const auto bits = coded_bits(cache, geometry, layer);
-  if (!bits) return geometry.token_bytes();
-  const CodedLayout layout{geometry.head_dim, *bits};
-  return static_cast<double>(geometry.n_kv_heads * layout.page_bytes()) / kPageTokens;
+  return bits ? token_bytes(CodedLayout{geometry.head_dim, *bits}, geometry.n_kv_heads)
+              : geometry.token_bytes();
 }
 
 void QuantizedKeys::plan(const Spec& spec, MemoryPlan& plan) {
@@ -117,11 +120,6 @@ float* QuantizedKeys::frame(int slot, int layer, int kv_head) const {
   return frames_ + cell * frame_floats(spec_) + int64_t{2} * kv_head * spec_.whole.head_dim;
 }
 
-double QuantizedKeys::token_bytes(int layer) const {
-  return static_cast<double>(spec_.whole.n_kv_heads) *
-         static_cast<double>(layout(layer).page_bytes()) / kPageTokens;
-}
-
 int QuantizedKeys::mark_at(int slot, int n) const {
   return std::max(mark(slot), (n - kPageTokens) / kPageTokens * kPageTokens);
 }
@@ -146,34 +144,34 @@ void QuantizedKeys::release(int slot) {
   texts_.erase(slot);
 }
 
+void QuantizedKeys::own_unframed(int slot, int end) {
+  if (!at(slot).framed && end > kFirst) whole_.own(slot, kFirst, end);
+}
+
 void QuantizedKeys::begin_prompts() {
   for (const int slot : texts_) prompt_.truncate(slot, 0);
   texts_.clear();
 }
 
 void QuantizedKeys::hold_prompt(int slot, int n) {
+  own_unframed(slot, mark_at(slot, n));
   texts_.insert(slot);  // even if it cannot get all pages
   prompt_.reserve(slot, n);
 }
 
 void QuantizedKeys::begin_layer(int layer, int slot, int n) {
   prompt_.copy_layer_from(near_, layer, slot, 0, std::min(n, kFirst));
-  const int coded = mark(slot), d = spec_.whole.head_dim;
-  prompt_.copy_layer_from(near_, layer, slot, coded, n);
-  const int first = kFirst / kPageTokens, n_pages = pages_of(coded) - first;
-  parallel_for(n_pages * spec_.whole.n_kv_heads, [&](int task) {
-    const int i = first + task % n_pages, head = task / n_pages;
-    const float* const frame = this->frame(slot, layer, head);
-    const PagedStore::HeadPage to = prompt_.head_page(layer, slot, i, head);
-    ops::widen_coded_rows({.page = page(place(layer), whole_.page(slot, i), head),
+  prompt_.copy_layer_from(near_, layer, slot, mark(slot), n);
+  each_page(slot, layer, kFirst, mark(slot), prompt_, [&](const CodedPage& p, Range rows) {
+    ops::widen_coded_rows({.page = p.codes,
                            .layout = layout(layer),
-                           .k = to.k,
-                           .v = to.v,
+                           .k = p.rows.k,
+                           .v = p.rows.v,
                            .dtype = spec_.whole.dtype,
-                           .center = frame,
-                           .axis = frame + d,
+                           .center = p.center,
+                           .axis = p.axis,
                            .signs = signs()},
-                          {0, std::min(kPageTokens, coded - i * kPageTokens)});
+                          rows);
   });
 }
 
@@ -200,7 +198,7 @@ void QuantizedKeys::commit(int slot, int n) {
   Slot& s = at(slot);
   const int mark = mark_at(slot, n);
   if (mark == s.mark) return;
-  if (!s.framed) whole_.own(slot, kFirst, mark);  // forks may make other frames
+  own_unframed(slot, mark);
   for (const int layer : spec_.layers) {
     // A text without such a prompt gets its frames only by these tokens, in every fork.
     if (!s.framed) set_frames(slot, layer, mark, near_, nullptr, n);
@@ -232,20 +230,31 @@ void QuantizedKeys::set_frames(int slot, int layer, int end, const PagedStore& s
 }
 
 void QuantizedKeys::code(int slot, int layer, int begin, int end, const PagedStore& from) {
-  const int first = begin / kPageTokens, n_pages = pages_of(end) - first, d = spec_.whole.head_dim;
+  each_page(slot, layer, begin, end, from, [&](const CodedPage& p, Range rows) {
+    ops::code_rows_of_page({.page = p.codes,
+                            .layout = layout(layer),
+                            .k = p.rows.k,
+                            .v = p.rows.v,
+                            .dtype = spec_.whole.dtype,
+                            .center = p.center,
+                            .axis = p.axis,
+                            .signs = signs()},
+                           rows);
+  });
+}
+
+template <class Body>
+void QuantizedKeys::each_page(int slot, int layer, int begin, int end, const PagedStore& store,
+                              const Body& body) const {
+  const int first = begin / kPageTokens, n_pages = pages_of(end) - first;
   parallel_for(n_pages * spec_.whole.n_kv_heads, [&](int task) {
     const int i = first + task % n_pages, head = task / n_pages, token = i * kPageTokens;
-    const float* const frame = this->frame(slot, layer, head);
-    const PagedStore::HeadPage rows = from.head_page(layer, slot, i, head);
-    ops::code_rows_of_page({.page = page(place(layer), whole_.page(slot, i), head),
-                            .layout = layout(layer),
-                            .k = rows.k,
-                            .v = rows.v,
-                            .dtype = spec_.whole.dtype,
-                            .center = frame,
-                            .axis = frame + d,
-                            .signs = signs()},
-                           {std::max(begin - token, 0), std::min(end - token, kPageTokens)});
+    const float* const center = frame(slot, layer, head);
+    body(CodedPage{.codes = page(place(layer), whole_.page(slot, i), head),
+                   .rows = store.head_page(layer, slot, i, head),
+                   .center = center,
+                   .axis = center + spec_.whole.head_dim},
+         Range{std::max(begin - token, 0), std::min(end - token, kPageTokens)});
   });
 }
 

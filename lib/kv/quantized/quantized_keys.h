@@ -14,6 +14,7 @@ namespace tandem::kv {
 std::optional<CodedBits> coded_bits(const recipe::Cache& cache, const Geometry& geometry,
                                     int layer);
 /// Bytes of one token's key and value in a layer, all KV heads.
+double token_bytes(const CodedLayout& layout, int n_kv_heads);
 double token_bytes(const recipe::Cache& cache, const Geometry& geometry, int layer);
 
 /// Keys and values of the layers that are kept in eight to four bits. `near` has rows of the
@@ -81,8 +82,6 @@ class QuantizedKeys {
   float* frame(int slot, int layer, int kv_head) const;
   /// Signs of the rotation, [2, head_dim].
   const float* signs() const { return signs_.data(); }
-  /// Bytes of one token's key and value in a layer, all KV heads.
-  double token_bytes(int layer) const;
 
  private:
   struct Slot {
@@ -95,6 +94,18 @@ class QuantizedKeys {
   uint8_t* page(size_t place, int32_t id, int kv_head) const;
   /// The mark with n tokens.
   int mark_at(int slot, int n) const;
+  /// A page of one KV head: its codes, its rows in a store, and its frame.
+  struct CodedPage {
+    uint8_t* codes;
+    PagedStore::HeadPage rows;
+    const float *center, *axis;
+  };
+  /// Calls body(page, rows) for the pages of tokens [begin, end) under all KV heads.
+  template <class Body>
+  void each_page(int slot, int layer, int begin, int end, const PagedStore& store,
+                 const Body& body) const;
+  /// Unshares pages up to `end` of a text without frames: its forks may get other ones.
+  void own_unframed(int slot, int end);
   /// Sets the frames of a slot's layer by its keys [kFirst, end) in a store, and the newest
   /// queries of its n tokens, if any.
   void set_frames(int slot, int layer, int end, const PagedStore& store, const QueryRing* queries,

@@ -106,11 +106,12 @@ class QuantizedResidence final : public Residence {
     return true;
   }
   double token_bytes(int layer) const override {
-    return keys_.holds(layer) ? keys_.token_bytes(layer) : Residence::token_bytes(layer);
+    return keys_.holds(layer) ? kv::token_bytes(keys_.layout(layer), geometry_.n_kv_heads)
+                              : Residence::token_bytes(layer);
   }
 
  private:
-  /// Where the texts of some steps end, by slot.
+  /// The ends of the steps' texts, by slot.
   static std::map<int, int> ends(std::span<const Step> steps) {
     std::map<int, int> all;
     for (const Step& step : steps)
